@@ -1,8 +1,8 @@
-"""This checkout's CPU times against those of another revision of gpuconv, so that no commit makes it slower unnoticed.
+"""Detect CPU regressions: time this checkout against another revision of gpuconv, layer by layer.
 
-The other revision's files are taken from git into a temporary folder. For each layer and network two fresh processes
-time the same call in turns (this, other, other, this), while the other one sleeps. The ratio of a row is this
-checkout's time over the other's, the median over all pairs of turns: 1.15 means 15 % slower. Nothing fails by it.
+`git archive` extracts the other revision into a temporary folder. For each layer and network, two fresh processes time
+the same call alternately (this, other, other, this); one sleeps while the other measures. A row's ratio is this
+checkout's time divided by the other's, the median over all pairs: 1.15 means 15 % slower. A large ratio only warns.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from benchmarks.layers import Layer
 from benchmarks.supervision import ROOT
 
 Row = dict[str, Any]
-SLOWER = 1.15  # from which ratio on a line warns
+SLOWER = 1.15  # ratios from here on get a warning
 _MIN_PAIRS, _MAX_PAIRS = 4, 24
-_SILENT = 60.0  # seconds after which a process that owes a reply is given up
+_SILENT = 60.0  # seconds to wait for a reply of a process
 _BRIEF_LAYERS, _BRIEF_NETWORKS, _BRIEF_FLOPS = 12, ("mobilenet_v3", "squeezenet", "unet"), 4e8
 _HEAD = f"{'layer or network':24} {'this ms':>9} {'other ms':>9} {'ratio':>6}  {'half of the pairs':17}"
 
 
 class RevisionMissing(Exception):
-    """Git does not have the revision that was asked for; the message is git's."""
+    """Git cannot find the requested revision; the message is git's."""
 
 
 class NoReply(Exception):
-    """A process that times calls has ended, was silent for too long, or raised; the message says which."""
+    """A timing process exited, did not reply in time, or raised; the message says which."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare the chosen layers, print the table, write the JSON; return 0 whatever the ratios are."""
+    """Compare the selected layers, print the table and write the JSON; return 0 whatever the ratios are."""
     try:
         with tempfile.TemporaryDirectory() as temporary:
             other = Path(temporary, "other")
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
                 rows.append(_measure(name, job, other, arguments))
                 print(_line(rows[-1]), flush=True)
     except RevisionMissing as error:
-        print(f"nothing to compare with: git has no revision {arguments.against} ({error})")
+        print(f"nothing to compare with: git has no revision {arguments.against} ({error}); try --against REVISION")
         return 0
     summary = _summary(rows)
     record = {"command": machine.command(), "machine": machine.describe(), "against": revision, **summary}
@@ -67,13 +67,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _busy() -> str:
-    """Return a warning where other processes kept the machine busy in the last minute, by its load average."""
+    """Return a warning if the load average of the last minute shows that the machine is busy, else ""."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return f"; the machine is not idle, its load is {load:.1f}: do not trust the ratios" if load > 0.5 else ""
 
 
 def extract(revision: str, folder: Path) -> str:
-    """Write the files of a revision into a new folder; return the short name of its commit."""
+    """Extract a revision's files into a new folder; return the abbreviated commit hash."""
     commit = _git("rev-parse", "--short", f"{revision}^{{commit}}").decode().strip()
     folder.mkdir()
     with tarfile.open(fileobj=io.BytesIO(_git("archive", commit))) as archive:
@@ -91,11 +91,11 @@ def _git(*words: str) -> bytes:
         raise RevisionMissing(said[0] if said else "no message") from None
 
 
-# ---------------------------------------------------------------- what is timed
+# ---------------------------------------------------------------- the jobs
 
 
 def _jobs(arguments: argparse.Namespace, temporary: Path) -> Iterator[tuple[str, Row]]:
-    """Yield the name and the call of each layer, then of each network."""
+    """Yield (name, job) of each selected layer, then of each selected network."""
     if not arguments.models:
         for layer, small in _layers(arguments):
             yield layer.id, _job_of_layer(small)
@@ -107,7 +107,7 @@ def _jobs(arguments: argparse.Namespace, temporary: Path) -> Iterator[tuple[str,
 
 
 def _layers(arguments: argparse.Namespace) -> list[tuple[Layer, Layer]]:
-    """Return the chosen layers that have a float32 form, each with its form that is scaled to a CPU."""
+    """Return the selected layers that have a float32 form, as (layer, layer scaled down for a CPU)."""
     if arguments.random:
         return [(layer, layer) for layer in random_layers.layers(arguments.seed, arguments.random)]
     flops = _BRIEF_FLOPS if arguments.brief else arguments.gflop * 1e9
@@ -138,7 +138,7 @@ def _job_of_network(network: networks.Network, temporary: Path) -> Row:
 
 
 class _Process:
-    """One call in a process whose package is that of a checkout."""
+    """A process that times one call with the gpuconv of one checkout, controlled by lines of JSON."""
 
     def __init__(self, checkout: Path, job: Row, threads: int) -> None:
         limits = {name: str(threads) for name in ("GPUCONV_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
@@ -160,7 +160,7 @@ class _Process:
             raise
 
     def turn(self, calls: int) -> float:
-        """Return the seconds of a call, the mean of several after one that is not timed."""
+        """Return the mean seconds per call over ``calls`` calls, after one untimed call."""
         return float(self._ask(str(calls))["seconds"])
 
     def _ask(self, line: str) -> Row:
@@ -181,7 +181,7 @@ class _Process:
         return reply
 
     def end(self) -> None:
-        """Kill the process and wait for its end."""
+        """Kill the process and wait until it has exited."""
         self._process.kill()
         self._process.communicate()
 
@@ -214,7 +214,7 @@ def _measure(name: str, job: Row, other: Path, arguments: argparse.Namespace) ->
 
 
 def _pairs(this: _Process, other: _Process, seconds: float) -> list[tuple[float, float]]:
-    """Return the times of both, one pair a round, in the order this, other, other, this."""
+    """Return pairs of (this, other) seconds per call; every second pair is measured in reverse order."""
     start = time.perf_counter()
     once = max(this.turn(1), other.turn(1))
     calls, times = max(1, math.ceil(timing.MIN_TURN / once)), list[tuple[float, float]]()
@@ -232,7 +232,7 @@ def _pairs(this: _Process, other: _Process, seconds: float) -> list[tuple[float,
 
 
 def spread(ratios: Sequence[float]) -> Row:
-    """Return the median of the ratios of pairs, and the quartiles between which half of them lie."""
+    """Return the median of the pairs' ratios and their quartiles."""
     low, _, high = quantiles(ratios, n=4, method="inclusive")
     return {"ratio": median(ratios), "low": low, "high": high}
 
@@ -247,7 +247,7 @@ def _line(row: Row) -> str:
 
 
 def _summary(rows: Sequence[Row]) -> Row:
-    """Print and return the geometric mean, and warn of the rows that have become slower."""
+    """Print and return the geometric mean, and warn about the rows that got slower."""
     ratios = {row["name"]: row["ratio"] for row in rows if "ratio" in row}
     if not ratios:
         print("nothing was compared")

@@ -1,4 +1,4 @@
-"""The call of gpuconv that a layer stands for: the public function, its arrays' shapes and its keywords."""
+"""Map a benchmark layer to the gpuconv call that computes it: public function, array shapes and keywords."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gpuconv.rules.operators import OPERATORS
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call.
+    """One call of a public function.
 
     Attributes
     ----------
     operator : str
-        The function's name.
+        Name of the function.
     inputs : dict of str to tuple
-        Shapes of the arrays that it takes, in its order and in the layout.
+        Shapes of its array arguments in positional order, in the layout of ``keywords``.
     keywords : dict
-        Attributes and the layout; no precision.
+        ONNX attributes and the layout, without the precision.
     residual : tuple or None
-        Shape of a residual, which is added before relu.
+        Shape of the residual that is added before ReLU, if any.
     """
 
     operator: str
@@ -33,22 +33,22 @@ class Call:
 
     @property
     def arrays(self) -> dict[str, Ints]:
-        """Shapes of all arrays that the function takes, by their names."""
+        """Shapes of all array arguments by name, the residual included."""
         return self.inputs if self.residual is None else self.inputs | {"residual": self.residual}
 
     @property
     def geometry(self) -> Any:
-        """What the backends compute by."""
+        """The validated geometry that the backends take."""
         return OPERATORS[self.operator].geometry(*self.inputs.values(), **self.keywords)
 
     @property
     def result_shape(self) -> Ints:
-        """Shape of the first result, in the order N, C, D1, …, or of weights."""
+        """Shape of the first result: N, C, D1, … for activations, the weights' own order for their gradient."""
         return OPERATORS[self.operator].result(self.geometry)
 
 
 def of(layer: Layer, layout: str = "NCHW") -> Call:
-    """Return the call of a layer whose activations have this layout; Conv and ConvTranspose have a bias."""
+    """Return the call of a layer with activations in this layout; Conv and ConvTranspose get a bias."""
     called = OPERATORS[layer.operator]
     x, y = (layouts.as_given(layout, shape) for shape in (layer.x, layer.y_shape))
     shapes = {"x": x, "w": layer.w_shape, "b": (layer.k_out,), "dy": y, "y": y, "indices": y}

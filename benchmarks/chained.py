@@ -1,8 +1,9 @@
-"""Launches of a call that overlap, beside the same that follow each other: bits, and seconds of a replay.
+"""Measure programmatic dependent launch: overlapping launches of one call against the same launches in sequence.
 
     python -m benchmarks.chained --rows FILE
 
-A row is a case whose plan has several launches, as its model picks it. Both forms of it run on the same operands.
+Each row is a case whose plan, chosen by the model, has several launches. Both forms run on the same operands: their
+results must have the same bits, and the median times of a graph replay are recorded.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ _REPLAYS = 5
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return 0 where all bits are the same or time is up, 1 where some are not, 2 without a device, 3 if it is lost."""
+    """Return 0 if all bits agree or time is up, 1 if some differ, 2 without a device, 3 if the device is lost."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chained", description=__doc__)
-    parser.add_argument("--rows", type=Path, required=True, help="file of JSON lines that rows are appended to")
-    parser.add_argument("--step", default=STEP, help="the name of its rows there (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=40.0, help="after which no case is begun (%(default)s)")
-    parser.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
-    parser.add_argument("--most", type=int, metavar="N", help="only the first N cases")
-    parser.add_argument("--work", type=float, metavar="N", help="shrink layers to N operations, with names that say so")
+    parser.add_argument("--rows", type=Path, required=True, help="append rows to this file of JSON lines")
+    parser.add_argument("--step", default=STEP, help="name of the step in these rows (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=40.0, help="start no case after this time (%(default)s)")
+    parser.add_argument("--layers", default="", metavar="SUB", help="measure only layers whose name contains SUB")
+    parser.add_argument("--most", type=int, metavar="N", help="measure only the first N cases")
+    parser.add_argument("--work", type=float, metavar="N", help="shrink layers to N operations, marked in their names")
     arguments = parser.parse_args(argv)
     deadline = time.monotonic() + arguments.seconds
     reason = device.unavailable_reason()
@@ -61,7 +62,7 @@ def _run(bench: Any, cases: Sequence[tuple[Case, Any]], rows: Rows, deadline: fl
             continue
         try:
             found = _compared(bench, *by_name[name])
-        except CompileError as error:  # kernels are carried here without those that overlap
+        except CompileError as error:  # a pack of precompiled kernels may lack the overlapping ones
             rows.end(name, "skipped", detail=str(error).splitlines()[0][:200])
         except Exception as error:
             if not bench.alive():
@@ -73,7 +74,7 @@ def _run(bench: Any, cases: Sequence[tuple[Case, Any]], rows: Rows, deadline: fl
 
 
 def _of_several(bench: Any, cases: Sequence[Case], most: int | None) -> list[tuple[Case, Any]]:
-    """Return the first cases whose plans have several launches, with these."""
+    """Return up to ``most`` cases whose plans have several launches, with their plans."""
     found: list[tuple[Case, Any]] = []
     for case in cases:
         plan = static_plan.plan(case, sweep.device_of(bench.limits), static_plan.Chooser())
@@ -85,7 +86,7 @@ def _of_several(bench: Any, cases: Sequence[Case], most: int | None) -> list[tup
 
 
 def _compared(bench: Any, case: Case, plan: Any) -> dict[str, Any]:
-    """Return what a row says of a case; a ``detail`` where bits differ."""
+    """Return the fields of a case's row: times and launches, or only ``detail`` if bits differ."""
     bench.load(case, 1e-5)
     calls = {}
     for form in ("plain", "overlapping"):

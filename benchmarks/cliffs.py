@@ -1,8 +1,8 @@
-"""Where a small change of a problem costs much: modelled times over floors, of random problems and of changed layers.
+"""Find performance cliffs of the GPU planner: small changes of a problem that raise its modelled time a lot.
 
-Random problems are drawn by a seed, one after another: a call, a dtype, a layout, and numbers as networks have them,
-odd ones among them. Known layers are changed in one number each, and cost what their time over the floor grows by.
-Nothing is measured: these are the planner's model and the datasheet's floor.
+Two experiments report the modelled time over the floor, the roofline bound by the datasheet. One draws random problems
+from a seed: an operator, dtype, layout and sizes as in networks, some of them odd. The other changes one number of each
+known layer, such as channels + 1, and reports by what factor its time over the floor grows. Nothing is measured.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from gpuconv._errors import ArgumentError
 from gpuconv.cuda.plan.limits import Representative, representative
 
 Row = dict[str, Any]
-ARCHITECTURE, COUNT = "sm_90a", 2500  # unless others are asked for
-LEAST_US = 2.0  # a floor below which launches count for more than kernels
-STEPS = (3.0, 6.0)  # times over the floor
+ARCHITECTURE, COUNT = "sm_90a", 2500  # defaults
+LEAST_US = 2.0  # problems with a lower floor are skipped: launch overhead would dominate
+STEPS = (3.0, 6.0)  # multiples of the floor whose exceeding shares are reported
 _MOST_BYTES, _MOST_FLOPS = 2**31, 2e12
 _WORST = 20
-_CALLS = {  # how often each is drawn
+_CALLS = {  # relative frequency
     ("Conv", ""): 8,
     ("Conv", "input_grad"): 3,
     ("Conv", "weight_grad"): 4,
@@ -39,9 +39,9 @@ _CALLS = {  # how often each is drawn
     ("AveragePool", "grad"): 1,
 }
 _DTYPES = {"bfloat16": 4, "float16": 1, "float32": 3, "tf32": 2, "3xtf32": 1, "float64": 1}
-_EXTENTS = {1: (64, 65536), 2: (7, 512), 3: (6, 96)}  # by rank
+_EXTENTS = {1: (64, 65536), 2: (7, 512), 3: (6, 96)}  # smallest and largest spatial extent by rank
 _WINDOWS = {1: (1, 3, 4, 7, 9, 11, 15, 31), 2: (1, 1, 3, 3, 3, 5, 7), 3: (1, 3, 3, 5)}
-_POOLED = {"MaxPool": (2, 3, 3, 5, 13), "AveragePool": (2, 3, 3, 5, 7)}  # windows
+_POOLED = {"MaxPool": (2, 3, 3, 5, 13), "AveragePool": (2, 3, 3, 5, 7)}  # window sizes of pools
 CHANGES: dict[str, Callable[[Layer], Layer | None]] = {
     "channels + 1": lambda layer: _with_channels(layer, layer.x[1] + 1),
     "filters + 1": lambda layer: _with_filters(layer, layer.k_out + 1),
@@ -55,11 +55,11 @@ CHANGES: dict[str, Callable[[Layer], Layer | None]] = {
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print shares, jumps and the worst problems."""
+    """Print the shares above `STEPS`, the effects of small changes and the worst problems."""
     try:
         device = representative(arguments.arch or ARCHITECTURE)
         if arguments.write:
-            raise ArgumentError("--write is for times, which take --cpu; --json FILE takes anything")
+            raise ArgumentError("--write needs --cpu: modelled times are not stored; write them by --json FILE")
     except ArgumentError as reason:
         print(f"python -m benchmarks cliffs: {reason}", file=sys.stderr)
         return 2
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def problems(device: Representative, count: int, seed: int) -> list[Row]:
-    """Return so many random problems whose floor is at least LEAST_US, with the model's time over the floor."""
+    """Return ``count`` random problems with floors of at least `LEAST_US`, with their modelled times over the floor."""
     rows: list[Row] = []
     random = Random(seed)
     while len(rows) < count:
@@ -88,7 +88,7 @@ def problems(device: Representative, count: int, seed: int) -> list[Row]:
 
 
 def drawn(random: Random) -> Case | None:
-    """Return a random problem, or None where the numbers drawn make none of a network's size."""
+    """Return one random problem, or None if the drawn sizes are invalid or exceed the limits on bytes and FLOPs."""
     (op, call), label = _weighted(random, _CALLS), _weighted(random, _DTYPES)
     dtype, precision = ("float32", label) if label.endswith("tf32") else (label, "ieee")
     layer = _layer(random, op, call)
@@ -137,7 +137,7 @@ def _layer(random: Random, op: str, call: str) -> Layer:
 
 
 def _width(random: Random) -> int:
-    """Return a number of channels or filters: mostly of many factors of 2, sometimes odd, sometimes few."""
+    """Draw a number of channels or filters: usually a multiple of 8 or 32, sometimes odd, sometimes tiny."""
     kind = random.random()
     if kind < 0.12:
         return random.choice((1, 2, 3, 4, 6, 8, 10, 12, 16))
@@ -154,7 +154,7 @@ def _weighted(random: Random, weights: dict[Any, int]) -> Any:
 
 
 def jumps(device: Representative) -> dict[str, Row]:
-    """Return, by change, the geometric mean of what time over the floor grows by, the share above 2, and the worst."""
+    """Return for each change the growth of time over the floor: geometric mean, share above 2, and the worst case."""
     cases = [case for case in static_plan.cases() if case.precision == "ieee" and case.dtype in ("bfloat16", "float32")]
     before = {str(case): row for case in cases if (row := _row(case, device)) is not None}
     found = {}
@@ -185,7 +185,7 @@ def _grown(
 
 
 def _with_channels(layer: Layer, channels: int) -> Layer | None:
-    """Return a layer of other channels, with as many groups and filters where it is depthwise."""
+    """Return the layer with this many channels; depthwise layers keep one group per channel, grouped ones give None."""
     x = (layer.x[0], channels, *layer.x[2:])
     if layer.group == 1:
         return replace(layer, x=x)
@@ -198,11 +198,11 @@ def _with_filters(layer: Layer, filters: int) -> Layer | None:
     return replace(layer, k_out=filters) if layer.group == 1 and not layer.pools else None
 
 
-# ---------------------------------------------------------------- what comes out
+# ---------------------------------------------------------------- results
 
 
 def _row(case: Case, device: Representative) -> Row | None:
-    """Return a case's floor and modelled time over it; None where no choice is modelled."""
+    """Return the floor of a case and its modelled time over the floor; None if the planner has no model for it."""
     chooser = static_plan.Chooser()
     try:
         plan = static_plan.plan(case, device, chooser)
@@ -223,7 +223,7 @@ def _row(case: Case, device: Representative) -> Row | None:
 
 
 def described(case: Case) -> str:
-    """Return a problem in a line."""
+    """Return a problem as one line of text."""
     layer = case.layer
     sizes = "x".join(map(str, layer.x))
     words = [layer.operator, sizes, f"k{'x'.join(map(str, layer.kernel))}"]
@@ -235,7 +235,7 @@ def described(case: Case) -> str:
 
 
 def shares(rows: list[Row]) -> dict[str, Row]:
-    """Return, for all problems and by class, the geometric mean and the shares above STEPS times the floor."""
+    """Return the geometric mean and the shares above `STEPS`, for all problems and per class."""
     groups = {"all": rows}
     for row in rows:
         groups.setdefault(row["class"], []).append(row)
@@ -249,12 +249,12 @@ def _shares(rows: list[Row]) -> Row:
 
 
 def worst(rows: list[Row]) -> list[Row]:
-    """Return the problems that are farthest from their floors."""
+    """Return the problems with the largest time over the floor."""
     return sorted(rows, key=lambda row: -row["over_floor"])[:_WORST]
 
 
 def lines(found: Row) -> list[str]:
-    """Return the tables."""
+    """Return the lines of the report."""
     table = [f"{'class':30} {'problems':>8} {'mean':>6} {'> 3':>6} {'> 6':>6}"]
     for name, one in found["shares"].items():
         table.append(f"{name:30} {one['problems']:8} {one['mean']:6.2f} {one['above_3']:6.1%} {one['above_6']:6.1%}")
@@ -270,7 +270,7 @@ def lines(found: Row) -> list[str]:
 
 
 def draw(rows: list[Row], file: Path | BinaryIO) -> None:
-    """Draw for each class which share of its problems stays within how many times the floor."""
+    """Draw, per class, the cumulative distribution of time over the floor."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,9 +1,10 @@
-// What benchmarks/constants.py times: nothing but one kind of work each, with as many independent chains as hide its latency.
+// Kernels timed by benchmarks/constants.py. Each does one kind of work, in enough independent dependency chains to hide
+// the latency of its instruction, so that its throughput is measured.
 #include <cuda_bf16.h>
 
 extern "C" __global__ void empty() {}
 
-// Reads a part of memory that the L2 cache holds, again and again, 16 bytes a thread and step.
+// Streams a buffer that fits the L2 cache `rounds` times: each thread loads 16 bytes per step, past L1 (__ldcg).
 extern "C" __global__ void read_cached(const uint4* data, unsigned count, int rounds, unsigned* sink)
 {
     unsigned sum = 0;
@@ -16,7 +17,7 @@ extern "C" __global__ void read_cached(const uint4* data, unsigned count, int ro
     if (sum == 0xdeadbeefu) *sink = sum;
 }
 
-// 16 independent multiply-adds in each of 8 steps.
+// Per thread and round: 8 steps of 16 independent FFMAs.
 extern "C" __global__ void ffma(float a, float b, int rounds, float* sink)
 {
     float sums[16];
@@ -33,7 +34,7 @@ extern "C" __global__ void ffma(float a, float b, int rounds, float* sink)
     if (sum == 12345.678f) *sink = sum;
 }
 
-// What multiplies bits that are no zeros: they take more power, and so may lower the clock.
+// Returns pseudo-random operands. Non-zero bits take more power than zeros and may lower the clock, as real data does.
 __device__ __forceinline__ unsigned noise(unsigned seed)
 {
     seed = seed * 747796405u + 2891336453u;
@@ -41,7 +42,7 @@ __device__ __forceinline__ unsigned noise(unsigned seed)
     return (seed & 0x3fff3fffu) | 0x30003000u;  // two bfloat16 between 2^-31 and 2
 }
 
-// 8 independent products of 16x8x16, and of 16x8x8, each round.
+// Per warp and round: 8 independent mma.sync of 16x8x16 (bfloat16) or 16x8x8 (TF32).
 #define MMA_KERNEL(NAME, INSTRUCTION, A, B)                                                                            \
     extern "C" __global__ void NAME(int rounds, float* sink)                                                           \
     {                                                                                                                  \
@@ -63,7 +64,7 @@ __device__ __forceinline__ unsigned noise(unsigned seed)
 MMA_KERNEL(mma_bfloat16, "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", 4, 2)
 MMA_KERNEL(mma_tf32, "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", 4, 2)
 
-// How many clocks and nanoseconds pass while a multiprocessor is busy with mma_bfloat16's work.
+// Measures clocks and nanoseconds over the same span of dependent FFMAs; their ratio is the clock rate.
 extern "C" __global__ void clock_rate(int rounds, unsigned long long* found, float* sink)
 {
     unsigned long long from, to;
@@ -82,7 +83,7 @@ extern "C" __global__ void clock_rate(int rounds, unsigned long long* found, flo
 #define F8(I) "+f"(s[I]), "+f"(s[I + 1]), "+f"(s[I + 2]), "+f"(s[I + 3]), "+f"(s[I + 4]), "+f"(s[I + 5]), "+f"(s[I + 6]), "+f"(s[I + 7])
 #define F32(I) F8(I), F8(I + 8), F8(I + 16), F8(I + 24)
 
-// Products of 64x256x16 from shared memory, 4 each round and warpgroup, without swizzle: what the operands are does not matter.
+// Per warpgroup and round: 4 wgmma of 64x256x16, both operands in shared memory without swizzle. Results are meaningless.
 extern "C" __global__ void __launch_bounds__(256, 1) wgmma_bfloat16(int rounds, float* sink)
 {
     extern __shared__ __align__(1024) unsigned words[];
@@ -90,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) wgmma_bfloat16(int rounds, 
     __syncthreads();
     asm volatile("fence.proxy.async;" ::: "memory");
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(words));
-    // Matrices of 8 rows of 16 bytes: 128 bytes apart along K, 256 bytes apart along rows.
+    // Descriptor of core matrices (8 rows of 16 bytes): 128 bytes apart along K, 256 bytes apart along M or N.
     const unsigned long long form = (128ull >> 4) << 16 | (256ull >> 4) << 32;
     const unsigned long long a = form | (address & 0x3ffff) >> 4, b = form | ((address + 4096) & 0x3ffff) >> 4;
     float s[128];

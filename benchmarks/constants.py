@@ -1,9 +1,9 @@
-"""Rates and gaps of a device that the model goes by, each measured alone.
+"""Measure the machine constants that the cost model uses: bandwidths, instruction rates and launch gaps.
 
     python -m benchmarks.constants --rows FILE
 
-Kernels do one kind of work each, on numbers that are no zeros, for some milliseconds; the median of several runs
-counts. Multiply-adds count as two operations.
+Each kernel of constants.cu does one kind of work, on non-zero numbers, for some milliseconds; the median of several
+runs is recorded. A multiply-add counts as two operations.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from gpuconv.cuda.call import device
 SOURCE = Path(__file__).with_name("constants.cu")
 _SAMPLES = 7
 _COPIED = 2**30  # bytes
-_CACHED = 2**24  # bytes, which any of these devices' L2 cache holds
-_BLOCKS, _THREADS = 8, 256  # per multiprocessor, and per block
+_CACHED = 2**24  # bytes; small enough for the L2 cache of every supported device
+_BLOCKS, _THREADS = 8, 256  # blocks per multiprocessor, threads per block
 _LAUNCHES = 400
-# Of a thread and round; of a warp; of a warpgroup.
+# Operations per round: of a thread by FFMA, of a warp by mma.sync, of a warpgroup by wgmma.
 FFMA, MMA, WGMMA = 2 * 16 * 8, {"bfloat16": 2 * 8 * 16 * 8 * 16, "tf32": 2 * 8 * 16 * 8 * 8}, 2 * 4 * 64 * 256 * 16
 
 
 @dataclass
 class Bench:
-    """The device, and the kernels of `SOURCE` on it."""
+    """The current device and the kernels of `SOURCE`, loaded on it."""
 
     cupy: Any
     kernels: Any
     multiprocessors: int
     architecture: str
-    share: int = 1  # only one part in so many of the work is done
+    share: int = 1  # do only 1/share of the work, for tests
 
     def rounds(self, count: int) -> int:
-        """Return how many rounds of so many to do."""
+        """Return ``count`` divided by `share`, at least 1."""
         return max(1, count // self.share)
 
     def data(self, nbytes: int) -> Any:
-        """Return random bytes; cuRAND need not be installed."""
+        """Return an array of ``nbytes`` random bytes, repeated from a host pattern: cuRAND need not be installed."""
         return gpu_arrays.repeated(self.cupy, np.random.default_rng(0).integers(0, 256, 2**20 + 7, np.uint8), (nbytes,))
 
     def launch(self, name: str, blocks: int, threads: int, *arguments: Any, shared_bytes: int = 0) -> None:
@@ -56,7 +56,7 @@ class Bench:
         self.kernels.get_function(name)((blocks,), (threads,), arguments, shared_bytes)
 
     def seconds(self, run: Callable[[], None]) -> float:
-        """Return the median time of some runs, after one that does not count."""
+        """Return the median time of `_SAMPLES` runs, after one warm-up run."""
         stream = self.cupy.cuda.get_current_stream()
         begin, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
         found = []
@@ -69,12 +69,12 @@ class Bench:
         return median(found[1:])
 
     def room(self, nbytes: int) -> Any:
-        """Return memory for a kernel's results or data."""
+        """Return uninitialised device memory of ``nbytes`` bytes."""
         return self.cupy.empty(nbytes, np.uint8)
 
 
 def copy(bench: Bench) -> float:
-    """Bytes read and bytes written per second."""
+    """Return the bandwidth of a device-to-device copy in bytes per second, read and written bytes both counted."""
     source = bench.data(_COPIED // bench.share)
     target, nbytes = bench.room(source.nbytes), source.nbytes
     stream = bench.cupy.cuda.get_current_stream()
@@ -82,7 +82,7 @@ def copy(bench: Bench) -> float:
 
 
 def cached(bench: Bench) -> float:
-    """Bytes read from the L2 cache per second."""
+    """Return the L2 read bandwidth in bytes per second."""
     data, sink = bench.data(_CACHED // bench.share), bench.room(4)
     rounds, blocks = bench.rounds(20), 8 * bench.multiprocessors
     arguments = (data, np.uint32(data.nbytes // 16), np.int32(rounds), sink)
@@ -90,7 +90,7 @@ def cached(bench: Bench) -> float:
 
 
 def ffma(bench: Bench) -> float:
-    """Operations per second of float32's multiply-adds."""
+    """Return the FLOP/s of float32 FFMA."""
     rounds, blocks, sink = bench.rounds(4000), _BLOCKS * bench.multiprocessors, bench.room(4)
     arguments = (np.float32(1.0001), np.float32(0.5), np.int32(rounds), sink)
     seconds = bench.seconds(lambda: bench.launch("ffma", blocks, _THREADS, *arguments))
@@ -98,7 +98,7 @@ def ffma(bench: Bench) -> float:
 
 
 def mma(bench: Bench, dtype: str) -> float:
-    """Operations per second of mma.sync."""
+    """Return the FLOP/s of mma.sync."""
     rounds, blocks, sink = bench.rounds(4000), _BLOCKS * bench.multiprocessors, bench.room(4)
     arguments = (np.int32(rounds), sink)
     seconds = bench.seconds(lambda: bench.launch(f"mma_{dtype}", blocks, _THREADS, *arguments))
@@ -106,7 +106,7 @@ def mma(bench: Bench, dtype: str) -> float:
 
 
 def wgmma(bench: Bench) -> float:
-    """Operations per second of wgmma from shared memory, of two warpgroups on each multiprocessor."""
+    """Return the FLOP/s of wgmma with operands in shared memory, by two warpgroups per multiprocessor."""
     rounds, blocks, sink = bench.rounds(4000), bench.multiprocessors, bench.room(4)
     arguments = (np.int32(rounds), sink)
     seconds = bench.seconds(lambda: bench.launch("wgmma_bfloat16", blocks, 256, *arguments, shared_bytes=32768))
@@ -114,7 +114,7 @@ def wgmma(bench: Bench) -> float:
 
 
 def clock(bench: Bench) -> float:
-    """Clocks per second of a multiprocessor right after tensor cores were busy."""
+    """Return the clock rate of a multiprocessor in Hz, right after the tensor cores were busy."""
     found, sink = bench.cupy.zeros(2, np.uint64), bench.room(4)
     blocks = _BLOCKS * bench.multiprocessors
     for _ in range(3):
@@ -125,7 +125,7 @@ def clock(bench: Bench) -> float:
 
 
 def launch_gap(bench: Bench) -> float:
-    """Seconds from one empty kernel to the next one in a stream."""
+    """Return the seconds from one empty kernel to the next in a stream."""
 
     def run() -> None:
         for _ in range(launches):
@@ -136,7 +136,7 @@ def launch_gap(bench: Bench) -> float:
 
 
 def graph_gap(bench: Bench) -> float:
-    """Seconds from one empty kernel to the next one in a graph."""
+    """Return the seconds from one empty kernel to the next in a CUDA graph."""
     stream, launches = bench.cupy.cuda.Stream(non_blocking=True), bench.rounds(_LAUNCHES)
     with stream:
         stream.begin_capture()
@@ -146,7 +146,7 @@ def graph_gap(bench: Bench) -> float:
         return bench.seconds(lambda: graph.launch(stream)) / launches
 
 
-ITEMS: dict[str, tuple[Callable[[Bench], float], float, str]] = {  # what measures it, the unit and its name
+ITEMS: dict[str, tuple[Callable[[Bench], float], float, str]] = {  # (measurement, unit, name of the unit) by row name
     "clock": (clock, 1e9, "GHz"),
     "copy": (copy, 1e12, "TB/s"),
     "L2 reads": (cached, 1e12, "TB/s"),
@@ -160,7 +160,7 @@ ITEMS: dict[str, tuple[Callable[[Bench], float], float, str]] = {  # what measur
 
 
 def opened(share: int = 1) -> Bench:
-    """Compile and load the kernels for the current device."""
+    """Compile and load the kernels of `SOURCE` for the current device."""
     import cupy  # type: ignore[import-not-found]
 
     limits = device.limits(device.current_device())
@@ -171,7 +171,7 @@ def opened(share: int = 1) -> Bench:
 
 
 def measure(bench: Bench, rows: Rows) -> bool:
-    """Write every row; return whether one failed."""
+    """Measure and write all missing rows; return whether one failed."""
     for name in rows.left(ITEMS):
         of, unit, unit_name = ITEMS[name]
         if name.startswith("wgmma") and bench.architecture != "sm_90a":
@@ -179,7 +179,7 @@ def measure(bench: Bench, rows: Rows) -> bool:
             continue
         try:
             found = of(bench)
-        except Exception as error:  # the other numbers are still wanted
+        except Exception as error:  # record the failure and go on with the next item
             rows.end(name, "failed", detail=f"{type(error).__name__}: {error}"[:300])
             continue
         rows.end(name, number=found, value=f"{found / unit:.4g} {unit_name}{_per_clock(bench, rows, name, found)}")
@@ -188,7 +188,7 @@ def measure(bench: Bench, rows: Rows) -> bool:
 
 
 def _per_clock(bench: Bench, rows: Rows, name: str, found: float) -> str:
-    """Return how many bytes of the L2 cache that is per multiprocessor and clock, where the clock is known."""
+    """Return the suffix of the L2 row: bytes per multiprocessor and clock; "" elsewhere or if the clock is unknown."""
     clocks = rows.ended.get("clock", {}).get("number")
     if name != "L2 reads" or not clocks:
         return ""
@@ -196,11 +196,11 @@ def _per_clock(bench: Bench, rows: Rows, name: str, found: float) -> str:
 
 
 def main() -> int:
-    """Measure what is left; 1 where something failed, 2 where there is no device."""
+    """Measure the missing rows; return 1 if one failed, 2 without a device."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.constants", description=__doc__)
-    parser.add_argument("--rows", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--step", default="constants")
-    parser.add_argument("--share", type=int, default=1, metavar="N", help="do one part in N of the work (default 1)")
+    parser.add_argument("--rows", type=Path, required=True, metavar="FILE", help="append rows to FILE (JSON lines)")
+    parser.add_argument("--step", default="constants", help="name of the step in these rows (%(default)s)")
+    parser.add_argument("--share", type=int, default=1, metavar="N", help="do only 1/N of the work (default 1)")
     arguments = parser.parse_args()
     reason = device.unavailable_reason()
     if reason is not None:

@@ -1,7 +1,7 @@
-"""gpuconv on NumPy against ONNX Runtime on the CPU: every layer in float32, same process, in turns.
+"""Compare gpuconv on NumPy with ONNX Runtime on the CPU: each layer in float32, alternating in one process.
 
-The ratio is ONNX Runtime's time over ours (medians): 1 or more means that gpuconv is faster. Operands of Conv and
-ConvTranspose are small integers held in float32, so both sides must agree exactly, whatever order they sum in.
+The ratio is ONNX Runtime's median time divided by gpuconv's: 1 or more means that gpuconv is faster. Operands of Conv
+and ConvTranspose are small integers stored as float32, so sums are exact in any order and both results must be equal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks import gpu_summary, layers, machine, peers, product, random_laye
 from benchmarks.layers import Layer
 
 Row = dict[str, Any]
-# class: least geometric mean, least single ratio
+# By class: the required geometric mean of the ratios, and the required smallest ratio.
 AIMS: dict[str, tuple[float | None, float | None]] = {
     "dense Conv": (0.8, 0.4),
     "ConvTranspose": (0.7, None),
@@ -31,7 +31,7 @@ _HEAD = f"{'layer':22} {'x':>22} {'ours ms':>9} {'ORT ms':>9} {'ratio':>6} {'GFL
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure the chosen layers, print the tables, write the JSON; 1 where a result was wrong."""
+    """Measure the selected layers, print the tables and write the JSON; return 1 if a result was wrong."""
     known = random_layers.layers(arguments.seed, arguments.random) if arguments.random else layers.load()
     chosen = layers.select(known, arguments.layers, arguments.op)
     rows = []
@@ -54,7 +54,7 @@ def _measure(layer: Layer, arguments: argparse.Namespace) -> Row:
     ours = partial(_ours, small, x, weights)
     peer = partial(peers.OnnxRuntime(small, weights, arguments.threads, bool(arguments.spin)), x)
     row: Row = {"layer": asdict(layer), "class": layer.kind, "x": small.x, "y": small.y_shape, "flops": small.flops}
-    # The first call, so that scratch memory which later calls keep and use again counts too.
+    # Measure the first call: it also allocates the scratch memory that later calls reuse.
     result, row["extra_bytes"] = timing.extra_memory(ours)
     row["wrong"] = _difference(result, peer())
     del result
@@ -68,7 +68,7 @@ def _measure(layer: Layer, arguments: argparse.Namespace) -> Row:
 
 
 def _operands(layer: Layer) -> tuple[Any, dict[str, Any]]:
-    """Make x, and the weights by name: none for pools; MaxPool's x is continuous so that no two elements tie."""
+    """Return x, and the weights by name (none for pools); x of MaxPool is continuous so that no two elements tie."""
     rng = np.random.default_rng(0)
     if layer.op == "MaxPool":
         return rng.standard_normal(layer.x, np.float32), {}
@@ -88,7 +88,7 @@ def _ours(layer: Layer, x: Any, weights: dict[str, Any]) -> list[Any]:
 
 
 def _difference(ours: list[Any], peer: list[Any]) -> str:
-    """Say where two results differ; nothing where they are equal."""
+    """Describe the first difference between the two results; "" if they are equal."""
     for name, a, b in zip(("y", "indices"), ours, peer, strict=False):
         if a.shape != b.shape:
             return f"{name} has shape {a.shape}, not {b.shape}"
@@ -111,7 +111,7 @@ def _line(row: Row) -> str:
 
 
 def _summary(rows: list[Row]) -> dict[str, Row]:
-    """Print geometric mean and minimum of every class beside its aim, and return them; wrong results count as 0."""
+    """Print and return each class's geometric mean and minimum beside its aim; a wrong result counts as ratio 0."""
     classes = {}
     print(f"\n{'class':22} {'layers':>6} {'mean':>6} {'min':>6}  {'slowest layer':22} aim")
     for name in layers.CLASSES:
@@ -121,7 +121,7 @@ def _summary(rows: list[Row]) -> dict[str, Row]:
     products = [r["ort_median"] / r["product_median"] for r in rows if "product_median" in r]
     if products:
         found = gpu_summary.mean(products)
-        print(f"{'np.matmul alone':22} {len(products):6} {found:6.2f}  on the matrices of the dense layers")
+        print(f"{'np.matmul only':22} {len(products):6} {found:6.2f}  on the matrices of the dense layers")
         classes["dense Conv"]["product_mean"] = found
     return classes
 

@@ -1,10 +1,14 @@
-"""Where an operator falls off a cliff on the CPU: times of random problems over what their work should take.
+"""Find performance cliffs on the CPU: measured time of random problems divided by a prediction from their work.
 
-Problems are drawn by a seed, one after another, far from what networks have: long kernels, many channels or groups,
-strides beyond the kernel, little workspace. The prediction is work over rates that are measured in the same run, with
-one thread: multiplications and additions at the rate of ``numpy.matmul``; elements that have to be gathered, added or
-converted; the starts of short runs that these lie in; bytes of the arrays, of weights once for every image where
-``invariant`` keeps images apart; and the time of the smallest call. All times are processor time of the process.
+Problems are drawn from a seed, far from those of networks: long kernels, many channels or groups, strides larger than
+the kernel, small workspaces. The prediction adds up, at rates measured in the same run with one thread:
+
+* multiply-adds at the rate of ``numpy.matmul``;
+* elements gathered, added or converted, and a start-up time for each short contiguous run of gathered elements;
+* bytes of the arrays, with the weights counted once per image where ``invariant`` computes images separately;
+* the time of the smallest possible call.
+
+All times are processor time of the process.
 """
 
 from __future__ import annotations
@@ -32,13 +36,13 @@ from benchmarks.layers import Layer
 
 Row = dict[str, Any]
 PATH = Path(__file__).parent / "results" / "cpu_cliffs.json"
-COUNT = 500  # of the file
-STEPS = (3.0, 10.0)  # times the prediction; none should be above the last
-_MOST_SECONDS, _LEAST_SECONDS = 0.1, 5e-5  # predicted
-_MOST_BYTES = 1e8  # of x and y
-_RUN = 16  # neighbours with which gathering is measured; of fewer, starting a run takes time besides
+COUNT = 500  # problems in the stored file
+STEPS = (3.0, 10.0)  # ratios whose exceeding shares are reported; above the last one the command fails
+_MOST_SECONDS, _LEAST_SECONDS = 0.1, 5e-5  # bounds on the predicted time of a problem
+_MOST_BYTES = 1e8  # bytes of x and y together, and of float32 weights
+_RUN = 16  # contiguous elements per run when the gather rate is measured; shorter runs add start-up time
 _FOREVER = float("inf")
-_USUAL = {  # rates that decide which problems are kept, the same on every machine; infinite ones decide nothing
+_USUAL = {  # fixed rates by which every machine selects the same problems; infinite ones add no time
     "float32": 5e10,
     "float64": 2.5e10,
     "bytes": 5e9,
@@ -50,9 +54,9 @@ _USUAL = {  # rates that decide which problems are kept, the same on every machi
     "weights again": _FOREVER,
     "call": 1e-4,
 }
-_ROUNDS, _SECONDS = 5, 0.3  # calls of a problem, and the time after which there is no other one
+_ROUNDS, _SECONDS = 5, 0.3  # most calls per problem, and seconds after which no further one starts
 _WORST = 20
-_CALLS = {  # how often each is drawn
+_CALLS = {  # relative frequency
     ("Conv", ""): 5,
     ("Conv", "input_grad"): 3,
     ("Conv", "weight_grad"): 3,
@@ -67,14 +71,14 @@ _CALLS = {  # how often each is drawn
 }
 _DTYPES = {"float32": 6, "float16": 2, "bfloat16": 1, "float64": 1}
 _WORKSPACES = {"": 6, "8388608": 1, "1048576": 1}
-_INVARIANT = 0.2  # of Conv, ConvTranspose and the gradients of their inputs
-_TAPS = {1: 4096, 2: 48, 3: 10}  # along an axis at most, by rank
-_EXTENTS = {1: 50_000, 2: 400, 3: 60}
+_INVARIANT = 0.2  # share of Conv, ConvTranspose and input gradients that get invariant="batch"
+_TAPS = {1: 4096, 2: 48, 3: 10}  # largest kernel extent by rank
+_EXTENTS = {1: 50_000, 2: 400, 3: 60}  # largest spatial extent by rank
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A call: what is computed, and with what dtype, workspace (bytes, as text) and invariance."""
+    """A random call: layer, dtype, workspace limit (bytes, as text; "" is the default) and ``invariant``."""
 
     layer: Layer
     dtype: str
@@ -95,7 +99,7 @@ class Problem:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the operators' ratios and the worst problems; 1 where one is above the last of STEPS."""
+    """Print each operator's ratios and the worst problems; return 1 if a ratio exceeds the last of `STEPS`."""
     count = arguments.count or COUNT
     wrong = _wrong(arguments, count)
     if wrong:
@@ -125,11 +129,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _wrong(arguments: argparse.Namespace, count: int) -> str:
-    """Say which arguments do not go together."""
+    """Return what is wrong with the combination of options, or ""."""
     if arguments.arch is not None or arguments.picture is not None:
-        return "--arch and --picture are for the model of a GPU, not for --cpu"
+        return "--arch and --picture belong to the GPU model: leave them out, or leave out --cpu"
     if arguments.write and (count != COUNT or arguments.seed):
-        return f"--cpu --write is for {COUNT} problems of seed 0; --json FILE takes anything"
+        return f"--cpu --write stores {COUNT} problems of seed 0: omit --count and --seed, or write by --json FILE"
     return ""
 
 
@@ -137,7 +141,7 @@ def _wrong(arguments: argparse.Namespace, count: int) -> str:
 
 
 def problems(seed: int) -> Iterator[Problem]:
-    """Yield random problems that should take from _LEAST_SECONDS to _MOST_SECONDS beside the call at usual rates."""
+    """Yield random problems whose work should take `_LEAST_SECONDS` to `_MOST_SECONDS` at the rates of `_USUAL`."""
     random = Random(seed)
     while True:
         problem = drawn(random)
@@ -146,7 +150,7 @@ def problems(seed: int) -> Iterator[Problem]:
 
 
 def drawn(random: Random) -> Problem | None:
-    """Return a random problem, or None where the numbers drawn make none, or one of large arrays."""
+    """Return one random problem, or None if the drawn numbers are invalid or the arrays too large."""
     (op, call), dtype, workspace = (_weighted(random, of) for of in (_CALLS, _DTYPES, _WORKSPACES))
     layer = _layer(random, op, call)
     invariant = "batch" if random.random() < _INVARIANT else None
@@ -171,7 +175,7 @@ def _layer(random: Random, op: str, call: str) -> Layer:
         pads = tuple(random.choice((0, min(r, s) // 2)) for r, s in zip(reach, strides, strict=True))
     elif pools:
         pads = tuple(min(pad, k - 1) for pad, k in zip(pads, kernel, strict=True))
-    if call == "unpool":  # windows that end where x does: then Indices are those of the shape that MaxUnpool infers
+    if call == "unpool":  # windows tile x exactly: MaxUnpool then infers the shape that Indices refer to
         pads, dilations = (0,) * rank, (1,) * rank
         extents = tuple(max(0, n - k) // s * s + k for n, k, s in zip(extents, kernel, strides, strict=True))
     channels, filters = _log(random, 1, 4096), _log(random, 1, 4096)
@@ -202,7 +206,7 @@ def _log(random: Random, low: int, high: int) -> int:
 
 
 def _per_axis(random: Random, low: int, high: int, rank: int) -> tuple[int, ...]:
-    """Draw numbers of one size, or in a third of all cases each by itself."""
+    """Draw one number for all axes, or (one time in three) a separate number for each axis."""
     if random.random() < 1 / 3:
         return tuple(_log(random, low, high) for _ in range(rank))
     return (_log(random, low, high),) * rank
@@ -212,11 +216,11 @@ def _weighted(random: Random, weights: dict[Any, int]) -> Any:
     return random.choices(list(weights), list(weights.values()))[0]
 
 
-# ---------------------------------------------------------------- what it should take
+# ---------------------------------------------------------------- the predicted time
 
 
 def measured_rates() -> dict[str, float]:
-    """Measure this machine's rates, each per second, with one thread; and the seconds of the smallest call."""
+    """Measure this machine's rates per second with one thread; "call" is the seconds of the smallest call."""
     size, depth = 1024, 512
     a, b = np.ones((size, depth), np.float32), np.ones((depth, size), np.float32)
     wide = np.ones(2**23, np.float32)
@@ -242,14 +246,14 @@ def measured_rates() -> dict[str, float]:
 
 
 def _copying(run: int) -> float:
-    """Return the time of an element of arrays of so many neighbours that are copied from twice as many."""
+    """Return the seconds per element of a strided copy of every second run of ``run`` contiguous elements."""
     elements = 2**16
     source, target = np.ones((elements // run, 2, run), np.float32), np.ones((elements // run, run), np.float32)
     return _fastest(lambda: np.copyto(target, source[:, 0])) / elements
 
 
 def _fastest(call: Callable[[], Any], rounds: int = 7) -> float:
-    """Return the processor time of the fastest of some calls."""
+    """Return the smallest processor time of several calls, in seconds."""
     return min(_used(call) for _ in range(rounds))
 
 
@@ -260,7 +264,7 @@ def _used(call: Callable[[], Any]) -> float:
 
 
 def predicted(problem: Problem, rates: dict[str, float]) -> float:
-    """Return the seconds that a problem should take at some rates."""
+    """Return the predicted seconds of a problem at the given rates."""
     layer, item = problem.layer, 8 if problem.dtype == "float64" else 4
     x, y, weights = prod(layer.x), prod(layer.y_shape), prod(layer.w_shape or (0,))
     counts = pool_counts(layer) if layer.pools else conv_counts(layer)
@@ -275,11 +279,11 @@ def predicted(problem: Problem, rates: dict[str, float]) -> float:
 
 
 def conv_counts(layer: Layer) -> dict[str, float]:
-    """Operations of the products; and for every tap the inputs to gather for all outputs, or products of all inputs.
+    """Count the work of a convolution: operations of the matrix products, and elements gathered or added besides.
 
-    What is less counts: a Conv gathers its channels for every output, or adds its filters' products of the inputs of a
-    phase of the stride; a ConvTranspose the reverse. Of a gradient, the same as of its operator. A 1x1 kernel needs
-    neither.
+    A Conv either gathers channels x taps for every output, or computes products of all inputs of a stride's phase and
+    adds filters x taps of them; the smaller count is used. ConvTranspose is the reverse. Input gradients count as their
+    operator; weight gradients count the smaller of channels and filters per tap and output. A 1x1 kernel moves nothing.
     """
     batch, channels, *x = layer.x
     taps, phases, y, made = prod(layer.kernel), prod(layer.strides), layer.y_shape[2:], max(1, layer.k_out)
@@ -293,7 +297,10 @@ def conv_counts(layer: Layer) -> dict[str, float]:
 
 
 def pool_counts(layer: Layer) -> dict[str, float]:
-    """Additions or comparisons, one axis after the other; with Indices four times as many, or one place per window."""
+    """Count the work of a pool: one addition or comparison per tap, axis by axis.
+
+    With Indices a comparison counts four times; MaxUnpool and the gradient of MaxPool scatter one element per window.
+    """
     shape, steps = list(layer.x), 0.0
     if layer.op == "MaxPool" and layer.call:
         return {"scattered": prod(layer.y_shape), "added": prod(layer.x)}
@@ -303,11 +310,11 @@ def pool_counts(layer: Layer) -> dict[str, float]:
     return {"added": steps * (4 if layer.indices else 1)}
 
 
-# ---------------------------------------------------------------- what it takes
+# ---------------------------------------------------------------- the measured time
 
 
 def measured(problem: Problem, rates: dict[str, float]) -> Row:
-    """Return a problem's processor time and prediction."""
+    """Return the row of a problem: measured processor time, prediction and ratio."""
     with _workspace(problem.workspace):
         call = _call(problem)
         samples = [_used(call)]
@@ -334,7 +341,7 @@ def _workspace(text: str) -> Any:
 
 
 def _call(problem: Problem) -> Callable[[], Any]:
-    """Return the call of a problem with random operands."""
+    """Return the call of a problem on random operands, ready to be timed."""
     layer, generator = problem.layer, np.random.default_rng(0)
     dtype: Any = ml_dtypes.bfloat16 if problem.dtype == "bfloat16" else problem.dtype
     x, y, w = (
@@ -356,15 +363,15 @@ def _call(problem: Problem) -> Callable[[], Any]:
 
 
 def _of_indices(layer: Layer) -> list[str]:
-    """Return the attributes that go with Indices: MaxUnpool has fewer."""
+    """Return the names of the attributes that go with Indices: MaxUnpool has no dilations or ceil_mode."""
     return ["kernel_shape", "pads", "strides"] + ["dilations", "ceil_mode"] * (layer.call == "grad")
 
 
-# ---------------------------------------------------------------- what comes out
+# ---------------------------------------------------------------- results
 
 
 def shares(rows: list[Row]) -> dict[str, Row]:
-    """Return, for all problems and by operator, the geometric mean, the shares above STEPS and the worst ratio."""
+    """Return the geometric mean, the shares above `STEPS` and the worst ratio, for all problems and per operator."""
     groups = {"all": rows}
     for row in rows:
         groups.setdefault(row["operator"], []).append(row)
@@ -377,12 +384,12 @@ def _shares(ratios: list[float]) -> Row:
 
 
 def worst(rows: list[Row]) -> list[Row]:
-    """Return the problems that are farthest above their predictions."""
+    """Return the problems with the largest ratios."""
     return sorted(rows, key=lambda row: -row["ratio"])[:_WORST]
 
 
 def lines(rows: list[Row]) -> list[str]:
-    """Return the tables."""
+    """Return the lines of the report."""
     table = [f"{'operator':28} {'problems':>8} {'mean':>6} {'> 3':>6} {'> 10':>6} {'worst':>7}"]
     for name, one in sorted(shares(rows).items()):
         above = " ".join(f"{one[f'above_{step:g}']:6.1%}" for step in STEPS)

@@ -1,7 +1,7 @@
-"""What ``invariant="batch"`` costs on the CPU: the same call with the word and without, in turns, at some batch sizes.
+"""Measure the cost of ``invariant="batch"`` on the CPU: the same call with and without it, alternating, per batch size.
 
-Seconds are those of processors that this process used, all threads together, so that other work on the machine counts
-less. The ratio is the invariant call's over the free one's (medians): 1.1 means a tenth more.
+Times are processor time of this process over all threads, so other work on the machine disturbs them less. The ratio is
+the invariant call's median time divided by the other's: 1.1 means 10 % slower.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from benchmarks import cpu, gpu_summary, layers, machine
 from benchmarks.layers import Layer
 
 SIZES = (1, 8, 32)
-_MOST = 6e9  # operations of a call: larger ones are left out
+_MOST = 6e9  # operations per call; larger calls are skipped
 _LEAST_ROUNDS = 5
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure the chosen layers at all batch sizes, print the table, write the JSON."""
+    """Measure the selected layers at all batch sizes, print the table and write the JSON."""
     chosen = [layer for layer in layers.select(layers.load(), arguments.layers, arguments.op) if _is_measured(layer)]
     rows = []
     print(f"{'layer':22} " + " ".join(f"{f'N = {size}':>8}" for size in SIZES))

@@ -1,8 +1,8 @@
-"""gpuconv on the emulated device: `planned_for` in this process, and as a command steps of a visit.
+"""Run benchmarks on the emulated CUDA device: `planned_for` in this process, or a whole module as a command.
 
-``python -m benchmarks.emulated benchmarks.smoke --rows FILE`` lets the emulated driver take its place before anything
-imports CuPy, and whoever compiles kernels gets PTX. Then the module runs as it does on a GPU. It must not be one that
-keeps cubins, as theirs would be PTX.
+``python -m benchmarks.emulated benchmarks.smoke --rows FILE`` installs the emulated driver before anything imports
+CuPy, makes the kernel compiler produce PTX, and then runs the module as on a GPU. Do not run a module that stores
+cubins: it would store PTX in their place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpuconv.cuda.plan.limits import Limits
 
 
 def unavailable_reason() -> str | None:
-    """Install the emulated device in this process unless it is there; return why it cannot be had, or None."""
+    """Install the emulated device in this process if needed; return why that is impossible, or None."""
     if hardware():
         return "the device is a real one; EMULATED_CUDA=1 has the emulated one instead"
     reason = nvrtc.unavailable_reason()
@@ -33,14 +33,14 @@ def unavailable_reason() -> str | None:
         reason = "CuPy is not installed"
     if reason is None and not installed():
         try:
-            install(replace_nvrtc=False)  # machine code is looked at, too
+            install(replace_nvrtc=False)  # keep the real NVRTC: benchmarks also inspect machine code
         except (Unsuitable, RuntimeError) as error:
             reason = str(error)
     return reason and f"the emulated device cannot be had: {reason}"
 
 
 def ptx(variant: Variant, architecture: str) -> bytes:
-    """Return what the emulated device loads, in place of a cubin."""
+    """Return the PTX of a kernel, which the emulated device loads in place of a cubin."""
     return compiler.ptx(variant, architecture).encode()
 
 
@@ -48,14 +48,14 @@ def ptx(variant: Variant, architecture: str) -> bytes:
 def planned_for(
     limits: Limits, see: Callable[[control.Launch], None], *, counters: bool = False, **settings: Any
 ) -> Iterator[None]:
-    """Let calls on CuPy arrays launch at once, on the emulated device, what is planned for another one.
+    """Make calls on CuPy arrays plan for another GPU and run their launches on the emulated device.
 
     Parameters
     ----------
     limits : Limits
-        What planners know of that device. Kernels are compiled for its architecture.
+        That GPU as the planners know it. Kernels are compiled for its architecture.
     see : callable
-        Called with every launch before it runs.
+        Called with each launch before it runs.
     counters : bool
         Whether launches count instructions, bank conflicts and sectors.
     **settings
@@ -74,9 +74,9 @@ def planned_for(
 
 
 def main() -> int:
-    """Run the module that the command line names; 2 where there is no emulated device."""
-    os.environ.setdefault("EMULATED_CUDA_MULTIPROCESSORS", "2")  # few blocks are several on each
-    os.environ.setdefault("EMULATED_CUDA_L2_BYTES", str(2**16))  # which is filled before each call that is timed
+    """Run the module named on the command line; return 2 if the emulated device is not available."""
+    os.environ.setdefault("EMULATED_CUDA_MULTIPROCESSORS", "2")  # so that even small grids put several blocks on each
+    os.environ.setdefault("EMULATED_CUDA_L2_BYTES", str(2**16))  # small, as it is flushed before each timed call
     reason = unavailable_reason()
     if reason is not None:
         print(f"emulated: {reason}", file=sys.stderr)

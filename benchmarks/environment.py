@@ -1,6 +1,7 @@
-"""What a visit runs on, a row for every item: ``python -m benchmarks.environment --rows FILE``.
+"""Record what a GPU run executes on, one row per item: ``python -m benchmarks.environment --rows FILE``.
 
-Nothing here is a reason to stop: what is absent costs one line.
+Items are the versions of gpuconv, Python, CuPy, NVRTC and other packages, the device and nvidia-smi's readings. A
+missing library or tool is recorded as such and stops nothing.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ _QUERY = "name,driver_version,memory.total,clocks.sm,clocks.max.sm,clocks.mem,te
 
 
 def main() -> int:
-    """Write every row; 1 where there is no device to run on."""
+    """Write every row; return 1 without a usable device."""
     rows = Rows(*_arguments())
     for name in rows.left(ITEMS):
         try:
             rows.end(name, value=str(ITEMS[name]()))
-        except Exception as error:  # a library that is absent or broken: one line, as all else
+        except Exception as error:  # a missing or broken library is recorded like any other result
             status = "failed" if name == "device" else "skipped"
             rows.end(name, status, value=f"{type(error).__name__}: {str(error)[:200]}")
         print(f"{name}: {rows.ended[name]['value']}", flush=True)
@@ -38,8 +39,8 @@ def main() -> int:
 
 def _arguments() -> tuple[Path, str]:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.environment", description=__doc__)
-    parser.add_argument("--rows", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--step", default="environment")
+    parser.add_argument("--rows", type=Path, required=True, metavar="FILE", help="append rows to FILE (JSON lines)")
+    parser.add_argument("--step", default="environment", help="name of the step in these rows (%(default)s)")
     arguments = parser.parse_args()
     return arguments.rows, arguments.step
 

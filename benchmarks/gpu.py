@@ -1,14 +1,16 @@
-"""gpuconv on a GPU against PyTorch (cuDNN): every layer, and gradients, in every dtype and layout, in turns.
+"""Compare gpuconv on a GPU with PyTorch (cuDNN): every layer and gradient, in every dtype and layout, alternating.
 
-The ratio is PyTorch's time over ours (medians): 1 or more means that gpuconv is faster. PyTorch searches cuDNN's
-algorithms without a limit, before anything is timed, and may use TF32 only where ours does (precision="tf32"), so that
-float32 is float32 on both sides; "3xtf32" is held against float32 proper, and the errors of both are shown. For
-PyTorch's channels_last ours has layout="NHWC": the same memory. Weights are packed in every call of ours, which counts;
-the time with weights packed before (`gpuconv.pack`) is shown apart. Beside each time stands the floor: the fewest bytes
-at the rate of a copy measured here, or the work at a stated rate. Gradients have the names of the layers whose they
-are, as ``resnet50.conv1/weight_grad``; cuDNN computes them twice, as it likes and held to the same bits on every run
-("deterministic"), which ours always are. "fused" are Conv with a residual and relu, against PyTorch's operations one
-after the other, and against cuDNN's own fusion.
+The ratio is PyTorch's median time divided by gpuconv's: 1 or more means that gpuconv is faster.
+
+* PyTorch searches all cuDNN algorithms before anything is timed. It may use TF32 only where gpuconv does
+  (precision="tf32"); "3xtf32" is compared with PyTorch's IEEE float32, and the errors of both are shown.
+* PyTorch's channels_last is layout="NHWC" of gpuconv: the same memory.
+* gpuconv packs weights in every timed call; the time with weights packed by `gpuconv.pack` is shown separately.
+* Each time is shown beside its floor: the fewest bytes at the copy bandwidth measured here, or the work at the rates of
+  benchmarks/floors.py.
+* Gradients are named after their layer, as ``resnet50.conv1/weight_grad``. cuDNN computes them twice: freely, and with
+  bits that do not change from run to run ("deterministic"), as gpuconv's never do.
+* "fused" is Conv + residual + ReLU, against PyTorch's separate operations and against cuDNN's own fusion.
 """
 
 from __future__ import annotations
@@ -48,27 +50,27 @@ from benchmarks.progress import Rows
 from benchmarks.supervision import ABSENT, LOST
 from gpuconv.cuda.call import device
 
-_RESERVE = 5.0  # seconds left below which no row is begun
+_RESERVE = 5.0  # no row is started with less than this many seconds left
 _QUERY = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,temperature.gpu,power.draw,pstate"
 
 
 class DeviceLost(Exception):
-    """A kernel of this process broke its use of the device; a new process can go on."""
+    """A kernel broke this process's CUDA context, by an illegal access for instance; a new process can continue."""
 
 
 class Unavailable(Exception):
-    """There is nothing to measure on; the message says what is missing."""
+    """There is no GPU to measure on; the message says what is missing."""
 
 
 class NoPeer(Unavailable):
-    """PyTorch is not there."""
+    """PyTorch cannot be used."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure until the budget is spent.
+    """Measure until the budget is spent; return the exit status.
 
-    Returns 1 where a result of ours was wrong, 2 where there is nothing to measure on, 3 where the device was lost.
-    Without PyTorch the rows of a visit are ours alone; without such rows it returns 4.
+    It is 1 if a result of gpuconv was wrong, 2 without a GPU, 3 if the device was lost. Without PyTorch, gpuconv is
+    measured by itself if ``--rows`` is given; otherwise the status is 4.
     """
     started = time.monotonic()
     chosen = plan(arguments.layers, arguments.op, arguments.dtype, arguments.layout)
@@ -79,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"python -m benchmarks gpu: {reason}", file=sys.stderr)
         if not arguments.rows:
             return ABSENT
-        print(f"ours alone, then\n{gpu_summary.HEAD}", flush=True)
+        print(f"measuring gpuconv only\n{gpu_summary.HEAD}", flush=True)
         kept = Rows(arguments.rows, arguments.step)
         return gpu_alone.run(todo, kept, arguments.most, started + arguments.budget)
     except Unavailable as reason:
@@ -116,18 +118,18 @@ def _shrunk(case: Case, work: float | None) -> Case:
 
 
 def title(case: Case) -> str:
-    """Return a case in one short line."""
+    """Return the name of a case's row: layer, dtype or precision, and layout."""
     return f"{case.layer.id} {floors.label(case.dtype, case.precision)} {case.layout}"
 
 
 def _found(case: Case, line: Row, here: Machine) -> Row:
-    """Return what a row found; of one that hung or died what it is about, and that."""
+    """Return a row's result; for a row that hung or died, the description of its case and its status as ``wrong``."""
     begun = gpu_layer.describe(case, here.bandwidth) | {"wrong": f"{line['status']}: {line.get('detail', '')}"}
     return dict(line.get("found", begun))
 
 
 def output(given: Path | None, name: str) -> Path:
-    """Return where to write a file: as asked for, else in the folder OUT, else in benchmarks/results."""
+    """Return the path to write: ``given``, else ``name`` in the folder $OUT, else in benchmarks/results."""
     if given is not None:
         return given
     folder = Path(os.environ["OUT"]) if os.environ.get("OUT") else Path(__file__).parent / "results"
@@ -136,15 +138,16 @@ def output(given: Path | None, name: str) -> Path:
 
 
 def plan(name: str = "", op: str | None = None, dtype: str | None = None, layout: str | None = None) -> list[Case]:
-    """Return what to measure: every layer in a dtype or precision and a layout, in the order of :func:`ordered`."""
+    """Return the cases to measure, filtered by layer name, operator, dtype or precision, and layout, in `ordered`'s
+    order."""
     return ordered(_cases(name, op, dtype, layout))
 
 
 def ordered(cases: Sequence[Case]) -> list[Case]:
-    """Return cases so that the first ones say most.
+    """Sort cases so that the first ones are the most informative.
 
-    First those in which each class, each dtype or precision and each layout is there once; then one for every three of
-    these that go together; then the rest, as they come.
+    First come cases that together cover each class, each dtype or precision and each layout; then one case per other
+    combination of the three; then all others in their given order.
     """
     features = {case: (case.layer.kind, floors.label(case.dtype, case.precision), case.layout) for case in cases}
     chosen: dict[Case, None] = {}
@@ -162,7 +165,7 @@ def ordered(cases: Sequence[Case]) -> list[Case]:
 
 
 def _cases(name: str, op: str | None, dtype: str | None, layout: str | None) -> list[Case]:
-    """Return the cases, the usual ones first."""
+    """Return the matching cases: NCHW first, then dtypes in the order of `floors.DTYPES`."""
     chosen = layers.select([*layers.load(), *layers.load_derived()], name, op)
     modes = [(short, "ieee") for short in floors.DTYPES] + [("fp32", "tf32"), ("fp32", "3xtf32")]
     return [
@@ -179,7 +182,7 @@ def _cases(name: str, op: str | None, dtype: str | None, layout: str | None) -> 
 
 
 def clocks() -> dict[str, str] | None:
-    """Return what nvidia-smi reads of the first device, or None where it is not there."""
+    """Return nvidia-smi's readings of the first device by name, or None without nvidia-smi."""
     if shutil.which("nvidia-smi") is None:
         return None
     command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader", "--id=0"]
@@ -206,7 +209,7 @@ def _libraries() -> tuple[Any, Any]:
 
 
 class _Stream:
-    """PyTorch's stream as CuPy takes it."""
+    """Wraps a PyTorch stream pointer in the ``__cuda_stream__`` protocol for CuPy."""
 
     def __init__(self, pointer: int) -> None:
         self._pointer = pointer
@@ -217,7 +220,7 @@ class _Stream:
 
 @contextmanager
 def _settled(torch: Any, cupy: Any) -> Iterator[None]:
-    """Set PyTorch up as the module's text says, and both libraries on one stream."""
+    """Set up PyTorch's cuDNN search and TF32 as the module docstring says; put both libraries on one stream."""
     cudnn = torch.backends.cudnn
     cudnn.benchmark, cudnn.benchmark_limit, cudnn.allow_tf32 = True, 0, False
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -231,7 +234,7 @@ def _machine(torch: Any, cupy: Any) -> Machine:
 
 
 def _bandwidth(torch: Any, nbytes: int = 2**31) -> float:
-    """Return bytes read and written per second by a copy of random numbers."""
+    """Return the copy bandwidth in bytes per second (read and written) on random bytes."""
     source = torch.randint(-128, 128, (nbytes,), dtype=torch.int8, device="cuda:0")
     target = torch.empty_like(source)
     target.copy_(source)
@@ -273,7 +276,7 @@ def _version(package: str) -> str | None:
 
 
 def _tiny(here: Machine) -> dict[str, dict[str, float]]:
-    """Return the host's time for calls whose kernels take none to speak of: ours and PyTorch's, by operator."""
+    """Return the host seconds of calls with negligible kernel time, for gpuconv and PyTorch, by operator."""
     result: dict[str, dict[str, float]] = {}
     for op in ("Conv", "ConvTranspose", "MaxPool"):
         layer = Layer("tiny", "", op, (1, 8, 8, 8), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), ("fp32",), k_out=8)
@@ -291,18 +294,18 @@ def _tiny(here: Machine) -> dict[str, dict[str, float]]:
 
 
 def _measure_all(here: Machine, todo: dict[str, Case], kept: Rows, most: int | None, deadline: float) -> bool:
-    """Measure in order what has not ended; False where the budget ended it."""
+    """Measure the rows that are missing, in order; return False if the budget ran out first."""
     names = [name for name in list(todo)[:most] if name not in kept.ended]
     for number, name in enumerate(names):
         if deadline - time.monotonic() < _RESERVE:
-            print(f"the budget is spent: {len(names) - number} of {len(names)} measurements are left out")
+            print(f"the budget is spent: {len(names) - number} of {len(names)} rows are missing; rerun with --resume")
             return False
         for _ in kept.left([name]):
             row = _measured(here, todo[name])
             kept.end(name, "failed" if row["wrong"] else "passed", found=row, detail=row["wrong"])
             print(gpu_summary.line(row), flush=True)
         if not _alive(here):
-            print("the device does not answer any more after this; run again with --resume in a new process")
+            print("the device is lost; run this command again with --resume to continue in a new process")
             raise DeviceLost
         here.torch.cuda.empty_cache()
         here.cupy.get_default_memory_pool().free_all_blocks()
@@ -312,7 +315,7 @@ def _measure_all(here: Machine, todo: dict[str, Case], kept: Rows, most: int | N
 def _measured(here: Machine, case: Case) -> Row:
     try:
         return gpu_layer.measure(here, case)
-    except Exception as error:  # ours failed: that is a result; the others are still wanted
+    except Exception as error:  # a failure of gpuconv is a result; go on with the next row
         text = (str(error).strip().splitlines() or [""])[0]
         return gpu_layer.describe(case, here.bandwidth) | {"wrong": f"{type(error).__name__}: {text[:300]}"}
 
@@ -320,12 +323,12 @@ def _measured(here: Machine, case: Case) -> Row:
 def _name_kernels(here: Machine, rows: list[Row], deadline: float) -> None:
     try:
         gpu_kernels.add_names(here.torch, here.device, rows, deadline)
-    except Exception as error:  # the times are there, and they count
-        print(f"PyTorch's kernels have no names here: {type(error).__name__}: {str(error)[:200]}")
+    except Exception as error:  # the times are measured; names are an extra
+        print(f"cannot profile PyTorch's kernel names: {type(error).__name__}: {str(error)[:200]}")
 
 
 def _alive(here: Machine) -> bool:
-    """An illegal access leaves a process without a device until it ends."""
+    """Return whether the CUDA context still works; after an illegal access it fails until the process ends."""
     try:
         here.torch.cuda.synchronize()
     except RuntimeError:
@@ -334,7 +337,7 @@ def _alive(here: Machine) -> bool:
 
 
 def _save(path: Path, record: Row, rows: list[Row]) -> None:
-    partial = path.with_name(path.name + ".part")  # whoever ends this process leaves a whole file
+    partial = path.with_name(path.name + ".part")  # replace atomically: a killed process leaves a complete file
     machine.write(partial, record | {"classes": gpu_summary.classes(rows), "rows": rows})
     os.replace(partial, path)
 

@@ -1,4 +1,7 @@
-"""Layers where there is no PyTorch: ours alone, checked against float64 at samples, and timed as in the sweep."""
+"""Measure the layers without PyTorch: gpuconv's results checked against float64 samples, and timed by graph replay.
+
+`benchmarks.gpu` uses this where PyTorch is not installed.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,16 @@ from benchmarks.supervision import LOST
 from gpuconv.rules.operators import OPERATORS
 
 _REPLAYS = 5
-_RESERVE = 5.0  # seconds left below which no row is begun
+_RESERVE = 5.0  # no row is started with less than this many seconds left
 
 
 def run(todo: Mapping[str, Case], kept: Rows, most: int | None, deadline: float) -> int:
-    """Measure what is left; 1 where a result was wrong, 3 where the device was lost."""
+    """Measure the missing rows; return 1 if a result was wrong, 3 if the device was lost."""
     with sweep_bench.opened() as bench:
         for name in kept.left(list(todo)[:most]):
             try:
                 row = _measured(bench, todo[name])
-            except Exception as error:  # a result; the others are still wanted
+            except Exception as error:  # a failure is a result; go on with the next row
                 text = (str(error).strip().splitlines() or [""])[0]
                 row = gpu_layer.describe(todo[name], floors.COPY) | {"wrong": f"{type(error).__name__}: {text[:300]}"}
             kept.end(name, "failed" if row["wrong"] else "passed", found=row, detail=row["wrong"])
@@ -59,5 +62,5 @@ def _measured(bench: sweep_bench.DeviceBench, case: Case) -> Row:
 def _seconds(bench: sweep_bench.DeviceBench, call: Any) -> list[float]:
     kept: list[Any] = []
     graph = sweep_bench.captured(bench.cupy, lambda: kept.extend(call()))
-    graph.launch()  # the first time it is also uploaded
+    graph.launch()  # the first launch also uploads the graph
     return [bench.seconds(graph.launch) for _ in range(_REPLAYS)]

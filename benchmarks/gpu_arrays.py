@@ -1,4 +1,7 @@
-"""A layer's operands on a GPU, by CuPy alone: numbers that the host makes, again and again."""
+"""Operands of a layer as CuPy arrays: a random pattern made on the host, repeated by copies on the device.
+
+This needs neither cuRAND nor PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from benchmarks import calls, small_shapes
 from benchmarks.layers import Ints, Layer
 from gpuconv.rules import whole_numbers
 
-_PERIOD = 65_537  # elements until they come again; a prime, so that no row is like the one before
+_PERIOD = 65_537  # elements of the pattern; a prime, so that consecutive rows of an array differ
 
 
 def operands(cupy: Any, layer: Layer, dtype: str, layout: str, seed: int = 0, most: int = 0) -> dict[str, Any]:
-    """Return new arrays by their names, as the layer's call takes them.
+    """Return the operands of a layer's call as new arrays, by name.
 
-    They hold normal numbers of a network's size, or whole ones from -``most`` to ``most``; any numbers where the dtype
-    is of integers. Of a pool's gradient and of MaxUnpool, ``indices`` and ``y`` are those of the pool.
+    Floating-point values are normal with the size of a network's, or whole numbers from -``most`` to ``most`` if given;
+    integers span their dtype. ``indices`` and ``y`` for MaxPool's gradient and MaxUnpool come from a forward MaxPool.
     """
     call, kind = calls.of(layer, layout), small_shapes.numpy_dtype(dtype)
 
@@ -49,7 +52,7 @@ def operands(cupy: Any, layer: Layer, dtype: str, layout: str, seed: int = 0, mo
 
 
 def scale(layer: Layer, name: str) -> float:
-    """Return the size of an operand's numbers: results are near 1, as a network's, and float16 does not overflow."""
+    """Return the standard deviation of an operand that keeps results near 1, so that float16 does not overflow."""
     if name == "w":
         terms = layer.w_shape[0] // layer.group if layer.op == "ConvTranspose" else layer.w_shape[1]
         return float((terms * prod(layer.kernel)) ** -0.5)
@@ -59,7 +62,7 @@ def scale(layer: Layer, name: str) -> float:
 
 
 def repeated(cupy: Any, pattern: Any, shape: Ints) -> Any:
-    """Return a new array of a pattern's elements, again and again, by copies alone."""
+    """Return a new array filled by repeating ``pattern``, with device copies only."""
     array = cupy.empty(shape, pattern.dtype)
     flat, done = array.reshape(-1), min(array.size, pattern.size)
     flat[:done].set(pattern[:done])
@@ -72,6 +75,6 @@ def repeated(cupy: Any, pattern: Any, shape: Ints) -> Any:
 
 @cache
 def _normal(seed: int, paired: bool) -> Any:
-    """Return normal numbers in float32, or in complex64."""
+    """Return `_PERIOD` standard normal numbers in float32, or in complex64 if ``paired``."""
     found = np.random.default_rng(seed).standard_normal((_PERIOD, 2 if paired else 1), np.float32)
     return found.view(np.complex64)[:, 0] if paired else found[:, 0]

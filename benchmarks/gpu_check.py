@@ -1,4 +1,7 @@
-"""Whether both sides of a measurement computed the layer: samples against float64, and each other in full."""
+"""Check the results of gpuconv and PyTorch before they are timed.
+
+Sampled elements are compared with float64 values and a rounding-error bound; then all elements of both are compared.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +13,34 @@ import numpy as np
 from benchmarks import calls, floors, gpu_peers, gradient_samples, samples
 from benchmarks.layers import Layer
 
-_COUNT = 256
-_FEW = 14  # of sums over all pixels
-_TINY = 1e-30  # where a sum has no magnitude
-# Of PyTorch: it may sum by other algorithms, so only that it computed the same thing; in units of sum |x||w| + |b|.
+_COUNT = 256  # samples per result
+_FEW = 14  # samples of weight and bias gradients, each a sum over all pixels
+_TINY = 1e-30  # avoids division by zero where all terms of a sum are 0
+# Largest error of PyTorch's samples in units of sum |x||w| + |b|. PyTorch may use other algorithms (Winograd, for one),
+# so this only checks that it computed the same operation.
 _PEER = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 1e-3, "float64": 1e-9, "tf32": 5e-3, "3xtf32": 1e-3}
 _PEER["complex64"] = _PEER["float32"]
-# ||ours - peer|| / ||peer||: both round, and the peer may have rounded more than once
+# Largest ||ours - peer|| / ||peer||: both sides round, PyTorch possibly more than once.
 _APART = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 1e-3, "float64": 1e-9, "tf32": 5e-3, "3xtf32": 1e-3}
 _APART["complex64"] = _APART["float32"]
 
 
 @dataclass
 class Verdict:
-    """What a comparison found.
+    """Result of a comparison.
 
     Attributes
     ----------
     wrong : str
-        What is wrong with ours; nothing if it is right.
+        Description of an error of gpuconv's result; empty if it is right.
     peer_wrong : str
-        Likewise for the peer, which then is no measure.
+        Likewise for the peer (PyTorch), which is then not compared.
     our_worst, peer_worst : float or None
-        The largest error of the samples in units of our bound (`samples.Sums.bound`).
+        Largest sampled error in units of gpuconv's error bound (`samples.Sums.bound`).
     our_deviation, peer_deviation : float or None
-        The largest error of the samples in units of sum |x||w| + |b|.
+        Largest sampled error in units of sum |x||w| + |b|.
     apart : float or None
-        ||ours - peer|| / ||peer|| over all results.
+        ||ours - peer|| / ||peer|| over all elements.
     """
 
     wrong: str = ""
@@ -57,7 +61,10 @@ def compare(
     peer: list[Any] | None,
     precision: str = "ieee",
 ) -> Verdict:
-    """Compare tensors: all of the operands, our results and, if there are any, the peer's."""
+    """Compare gpuconv's results with float64 samples and, if there are any, with PyTorch's results.
+
+    ``operands`` is a tuple of tensors in PyTorch's order; without PyTorch (``torch`` is None) CuPy arrays by name.
+    """
     wrong = _form(layer, dtype, ours)
     if wrong:
         return Verdict(wrong)
@@ -78,9 +85,9 @@ def _form(layer: Layer, dtype: str, ours: list[Any]) -> str:
 
 
 def taker(torch: Any) -> samples.Take:
-    """Return a function that picks elements of a tensor, as a NumPy array of the widest dtype of their kind.
+    """Return a function that gathers elements of a tensor as a NumPy array in the widest dtype of their kind.
 
-    Without PyTorch it picks those of CuPy's arrays.
+    Without PyTorch (``torch`` is None) it takes CuPy arrays.
     """
     if torch is None:
         return _taken
@@ -139,13 +146,13 @@ def _exact(torch: Any, layer: Layer, take: samples.Take, operands: Any, at: tupl
 
 
 def _worst(found: Any, exact: Any, bound: Any) -> float:
-    """Return the largest error in units of the bound; a NaN is the largest."""
+    """Return the largest error in units of ``bound``; NaN counts as infinite."""
     error = abs(found - exact) / bound
     return float(np.where(np.isnan(error), np.inf, error).max())
 
 
 def distance(torch: Any, ours: Any, peer: Any) -> float:
-    """Return ||ours - peer|| / ||peer||, image by image so that the copies in float64 stay small."""
+    """Return ||ours - peer|| / ||peer||, accumulated image by image to keep the float64 copies small."""
     if peer.dtype.is_complex:
         ours, peer = torch.view_as_real(ours), torch.view_as_real(peer)
     squares = [torch.zeros((), dtype=torch.float64, device=peer.device) for _ in range(2)]
@@ -158,7 +165,7 @@ def distance(torch: Any, ours: Any, peer: Any) -> float:
 
 
 def differs(torch: Any, label: str, peer: Any, other: Any) -> str:
-    """Say how far another result of PyTorch's is from the peer's, if that is too far."""
+    """Return a message if another result of PyTorch's is too far from the peer's, else ""."""
     apart = distance(torch, other, peer)
     return "" if apart <= _APART[label] else f"another result, which differs by {apart:.3g} of its norm"
 

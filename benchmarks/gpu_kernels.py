@@ -1,6 +1,7 @@
-"""Which kernels PyTorch ran, by its profiler: Winograd, say, which multiplies less than the floor counts and errs more.
+"""Record the kernels that PyTorch ran, by its profiler.
 
-After everything is timed, because a profiler that has been on may slow down what follows.
+Winograd is of interest: it multiplies less than the floor assumes and has larger errors. Call this after all timing,
+because a profiler that has been active may slow down later launches.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any
 from benchmarks import gpu_peers, gpu_summary, layers
 
 Row = dict[str, Any]
-_DTYPE = "float32"  # where algorithms differ in what they multiply
+_DTYPE = "float32"  # the dtype in which cuDNN may choose Winograd
 
 
 def add_names(torch: Any, device: str, rows: list[Row], deadline: float) -> None:
-    """Add ``peer_kernels`` to the rows of sums in float32 that have a peer's time, until the deadline."""
+    """Add ``peer_kernels`` to the float32 rows of convolutions that have a PyTorch time, until the deadline."""
     known = {layer.id: layer for layer in (*layers.load(), *layers.load_derived())}
     for row in rows:
         if gpu_summary.label(row) != _DTYPE or "peer_median" not in row or "peer_kernels" in row:
@@ -31,8 +32,8 @@ def add_names(torch: Any, device: str, rows: list[Row], deadline: float) -> None
 
 
 def names(torch: Any, run: Callable[[], Any]) -> list[str]:
-    """Return the names of the kernels that a call runs on the device, each once, in order."""
-    run()  # finds the algorithm, where that was not done in this process
+    """Return the names of the kernels that a call launches, without duplicates, in order of first launch."""
+    run()  # lets cuDNN search its algorithm, if this process has not done so
     torch.cuda.synchronize()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -44,7 +45,7 @@ def names(torch: Any, run: Callable[[], Any]) -> list[str]:
 
 
 def winograd(rows: list[Row]) -> str | None:
-    """Return a sentence on how many of the layers PyTorch computed by Winograd, or None where that is not known."""
+    """Return a sentence on how many layers PyTorch computed by Winograd, or None if no names were recorded."""
     named = [row["peer_kernels"] for row in rows if row.get("peer_kernels")]
     if not named:
         return None

@@ -1,7 +1,7 @@
-"""One layer or gradient in one dtype, memory layout and precision: both sides checked, then timed.
+"""Measure one layer or gradient in one dtype, layout and precision: check both sides, then time them.
 
-Ours packs the weights in every call, which counts; beside it stands the time with weights that are packed already, and
-that of what else of PyTorch's does the same (`gpu_peers.others`).
+gpuconv packs the weights in every timed call. The row also has the time with weights packed before, and the times of
+PyTorch's alternatives for the same result (`gpu_peers.others`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ Row = dict[str, Any]
 
 
 class Case(NamedTuple):
-    """What a row is about.
+    """What one row measures.
 
     Attributes
     ----------
     layer : Layer
     dtype : str
     layout : {"NCHW", "channels_last"}
-        In PyTorch's words; ours calls the other one NHWC.
+        PyTorch's name of the layout; gpuconv calls channels_last "NHWC".
     precision : {"ieee", "tf32", "3xtf32"}
-        Of ours. PyTorch may use TF32 for "tf32" only.
+        gpuconv's precision. PyTorch may use TF32 only for "tf32".
     """
 
     layer: Layer
@@ -45,17 +45,17 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where to measure: both libraries on one stream of one device.
+    """The device to measure on, with both libraries on one stream.
 
     Attributes
     ----------
     torch, cupy : module
     device : str
-        PyTorch's name of it.
+        PyTorch's name of the device.
     cache_bytes : int
-        Of its L2 cache.
+        Size of its L2 cache.
     bandwidth : float
-        Of a copy, in bytes read and bytes written per second.
+        Copy bandwidth in bytes per second, read and written bytes both counted.
     """
 
     torch: Any
@@ -65,17 +65,17 @@ class Machine:
     bandwidth: float
 
     def adopt(self, tensor: Any) -> Any:
-        """Return a tensor as a CuPy array of the same memory."""
+        """Return a tensor as a CuPy array that shares its memory."""
         return None if tensor is None else self.cupy.from_dlpack(tensor)
 
     def pool(self) -> tuple[Any, AbstractContextManager[Any]]:
-        """Return a new pool of CuPy's, and the context in which results come from it."""
+        """Return a new CuPy memory pool, and the context that allocates from it."""
         pool = self.cupy.cuda.MemoryPool()
         return pool, self.cupy.cuda.using_allocator(pool.malloc)
 
 
 def ours(case: Case) -> Callable[..., list[Any]]:
-    """Return the case as a function of its arrays, by gpuconv's public functions; activations have its layout."""
+    """Return a function that computes the case by gpuconv's public API, from arrays in the case's layout."""
     call = calls.of(case.layer, layout_of(case))
     keywords = dict(call.keywords)
     if call.operator == "max_pool":
@@ -83,7 +83,7 @@ def ours(case: Case) -> Callable[..., list[Any]]:
     if OPERATORS[call.operator].has_weights:
         keywords["precision"] = case.precision
     if "indices" in call.inputs:
-        keywords["check_indices"] = False  # which waits for the device
+        keywords["check_indices"] = False  # the check would synchronise with the device
     function = getattr(gpuconv, call.operator)
     if call.residual is not None:
         return lambda x, w, b, residual: [function(x, w, b, residual=residual, activation="relu", **keywords)]
@@ -96,17 +96,17 @@ def ours(case: Case) -> Callable[..., list[Any]]:
 
 
 def layout_of(case: Case) -> str:
-    """Return the layout in our words."""
+    """Return gpuconv's name of the case's layout."""
     return "NCHW" if case.layout == "NCHW" else "NHWC"
 
 
 def packed(case: Case, w: Any) -> Any:
-    """Return weights as calls share them."""
+    """Return the weights packed for the case's operator."""
     return gpuconv.pack(w, "conv" if case.layer.op == "Conv" else "conv_transpose")
 
 
 def describe(case: Case, bandwidth: float) -> Row:
-    """Return the part of a row that needs no measurement."""
+    """Return the fields of a row that need no measurement."""
     floor = floors.of(case.layer, case.dtype, bandwidth, case.precision)
     return {
         "layer": asdict(case.layer),
@@ -124,7 +124,7 @@ def describe(case: Case, bandwidth: float) -> Row:
 
 
 def measure(machine: Machine, case: Case) -> Row:
-    """Check and time a case; what goes wrong on either side is in the row."""
+    """Check and time a case; an error of either side becomes a field of the row."""
     with gpu_peers.tf32(machine.torch, case.precision == "tf32"):
         return _measured(machine, case)
 
@@ -151,7 +151,7 @@ def _measured(machine: Machine, case: Case) -> Row:
 
 
 def _others(machine: Machine, case: Case, operands: Any, expected: Any, row: Row) -> dict[str, gpu_peers.Call]:
-    """Return what else of PyTorch's does the same here; of what does not, the row gets the reason."""
+    """Return PyTorch's alternatives that give the same result; record in the row why the others do not."""
     right, label = {}, floors.label(case.dtype, case.precision)
     for name, call in gpu_peers.others(machine.torch, case.layer).items():
         try:
@@ -171,7 +171,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def given(machine: Machine, case: Case, operands: tuple[Any, ...]) -> list[Any]:
-    """Return PyTorch's operands as ours has them: those of the layout in the same memory; w as ever."""
+    """Return PyTorch's operands as CuPy arrays for gpuconv's call: activations in its layout, w always contiguous."""
     call, named = calls.of(case.layer, layout_of(case)), gpu_peers.by_name(machine.torch, case.layer, operands)
     called = OPERATORS[call.operator]
 
@@ -184,7 +184,10 @@ def given(machine: Machine, case: Case, operands: tuple[Any, ...]) -> list[Any]:
 
 
 def _poisoned_call(machine: Machine, case: Case, operands: tuple[Any, ...]) -> list[Any]:
-    """Call ours in memory of ones (NaN, or -1), so that what is not written shows; return tensors in NCHW's order."""
+    """Call gpuconv with results in memory filled with 0xFF (NaN or -1), so that unwritten elements show.
+
+    Returns tensors whose axes are in NCHW order.
+    """
     call = calls.of(case.layer, layout_of(case))
     arrays = given(machine, case, operands)
     poison(machine.cupy, case.layer, case.dtype)
@@ -194,7 +197,7 @@ def _poisoned_call(machine: Machine, case: Case, operands: tuple[Any, ...]) -> l
 
 
 def poison(cupy: Any, layer: Layer, dtype: str) -> None:
-    """Fill memory with ones, which CuPy's pool gives to the next results: NaN, or -1."""
+    """Fill the memory that CuPy's pool will reuse for the next results with 0xFF bytes: NaN or -1."""
     taken = []
     for itemsize in (dtypes.entry(dtype).itemsize, 8)[: 1 + (layer.indices and not layer.call)]:
         nbytes = prod(calls.of(layer).result_shape) * itemsize
@@ -218,7 +221,7 @@ def _timed(machine: Machine, case: Case, peers: dict[str, gpu_peers.Call]) -> Ro
     for name, side in sides.items():
         once = partial(side.call, *side.operands[0])
         for operands in side.operands[1:] if name == "packed" else ():
-            side.call(*operands)  # packs, which a capture would repeat
+            side.call(*operands)  # packs the weights now, so that it is not captured into the graph
         estimate = _estimate(torch, once)
         replays.append(gpu_timing.prepare(torch, side.call, side.operands, estimate, None if name in peers else memory))
         row |= {f"{name}_calls": replays[-1].calls, f"{name}_way": replays[-1].how}
@@ -234,13 +237,13 @@ def _timed(machine: Machine, case: Case, peers: dict[str, gpu_peers.Call]) -> Ro
 
 
 class _Side(NamedTuple):
-    """What is timed: a function, and sets of its operands."""
+    """One side of a comparison: a function, and several sets of its operands."""
 
     call: Callable[..., Any]
     operands: list[Any]
 
 
 def _estimate(torch: Any, run: Callable[[], Any]) -> float:
-    """Return about how long a call takes on the device; the first one, which finds the algorithm, does not count."""
+    """Return the approximate device seconds of a call, after a first one that searches the algorithm."""
     run()
     return max(1e-6, gpu_timing.seconds_of(torch, run, repeats=2))

@@ -1,4 +1,4 @@
-"""A layer or its gradient by PyTorch, whose functions take ONNX's attributes only after some conversion."""
+"""Compute a layer or its gradient by PyTorch, converting ONNX's attributes to PyTorch's arguments."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from benchmarks import gpu_arrays
 from benchmarks.layers import Ints, Layer
 
 LAYOUTS = ("NCHW", "channels_last")
-Call = Callable[..., list[Any]]  # of the arrays of OPERANDS to the layer's results
-# By what is called: PyTorch's functions want all of the forward call's arrays, whether they read them or not.
+Call = Callable[..., list[Any]]  # from the arrays of OPERANDS to the layer's results
+# By the kind of call: PyTorch's backward functions take all arrays of the forward call, even those they do not read.
 OPERANDS = {
     "": ("x", "w", "b"),  # w and b are None for pools
     "input_grad": ("dy", "w", "x"),
@@ -27,27 +27,27 @@ OPERANDS = {
 
 
 def names(layer: Layer) -> tuple[str, ...]:
-    """Return the names of a layer's operands, in PyTorch's order."""
+    """Return the names of a layer's operands in PyTorch's order."""
     return ("dy", "x") if layer.kind == "AveragePool gradient" else OPERANDS[layer.call]
 
 
 def layouts(layer: Layer) -> tuple[str, ...]:
-    """Return the memory layouts that PyTorch has for a layer."""
+    """Return the memory layouts that PyTorch supports for a layer."""
     return LAYOUTS if len(layer.kernel) in (2, 3) else LAYOUTS[:1]
 
 
 def memory_format(torch: Any, layer: Layer, layout: str) -> Any:
-    """Return PyTorch's object for a layout of the layer's arrays."""
+    """Return PyTorch's memory format of the layer's arrays in a layout."""
     if layout == "NCHW":
         return torch.contiguous_format
     return torch.channels_last if len(layer.kernel) == 2 else torch.channels_last_3d
 
 
 def split_pads(layer: Layer) -> tuple[Ints, Ints]:
-    """Return what PyTorch takes as ``padding``, and the pads that remain: begin and end of each axis, last axis first.
+    """Split ONNX pads into PyTorch's symmetric ``padding`` and the remaining (begin, end) pairs, last axis first.
 
-    What remains is for ``F.pad``, which comes before Conv or MaxPool and is part of their time; for ConvTranspose it is
-    what is cut off its result. Pools pad themselves by no more than half of their kernel.
+    For Conv and pools the remaining pads go to ``F.pad`` before the call, which is timed too. For ConvTranspose they
+    are cropped from the result. PyTorch's pools accept at most half of the kernel as padding.
     """
     rank = len(layer.kernel)
     begins, ends = layer.pads[:rank], layer.pads[rank:]
@@ -67,7 +67,7 @@ def _remaining(begins: Ints, ends: Ints, taken: Ints) -> Ints:
 
 
 def peer(torch: Any, layer: Layer) -> Call:
-    """Return what a layer asks for as a function of its OPERANDS, by ``torch.nn.functional`` or as autograd does."""
+    """Return a function of OPERANDS that computes the layer by ``torch.nn.functional`` or ATen's backward operators."""
     calls = {"input_grad": _input_grad, "weight_grad": _weight_grad, "bias_grad": _bias_grad}
     calls |= {"unpool": _unpool, "fused": _eager}
     calls["grad"] = _pool_grad if layer.op == "MaxPool" else _average_grad
@@ -76,9 +76,9 @@ def peer(torch: Any, layer: Layer) -> Call:
 
 
 def others(torch: Any, layer: Layer) -> dict[str, Call]:
-    """Return what else of PyTorch's does the same, by name.
+    """Return PyTorch's other ways to compute the same, by name.
 
-    That is cuDNN held to the same bits on every run, as ours are ("deterministic"), and its fusion ("fused").
+    "deterministic" is cuDNN restricted to bits that never change from run to run, as gpuconv's; "fused" is its fusion.
     """
     if layer.call == "fused":
         return {"fused": _fused(torch, layer)}
@@ -141,15 +141,15 @@ def _average_pool(torch: Any, layer: Layer) -> Call:
 
 
 def _averaged(layer: Layer) -> tuple[Any, ...]:
-    """Return what PyTorch takes of AveragePool after its array."""
+    """Return PyTorch's arguments of AveragePool that follow the array."""
     padding, more = split_pads(layer)
     if any(more) or max(layer.dilations) > 1:
-        raise NotImplementedError(f"PyTorch has no such average: pads {layer.pads}, dilations {layer.dilations}")
+        raise NotImplementedError(f"PyTorch cannot average with pads {layer.pads}, dilations {layer.dilations}")
     return layer.kernel, layer.strides, padding, bool(layer.ceil_mode), bool(layer.count_include_pad)
 
 
 def _convolution_backward(torch: Any, layer: Layer, wanted: int, dy: Any, x: Any, w: Any) -> list[Any]:
-    """Return the gradient of x (0) or of w (1)."""
+    """Return the gradient of x (``wanted`` is 0) or of w (1)."""
     padding, more = split_pads(layer)
     if any(more):
         raise NotImplementedError(f"PyTorch pads both ends of an axis alike, not by {layer.pads}")
@@ -169,7 +169,7 @@ def _weight_grad(torch: Any, layer: Layer) -> Call:
 
 
 def _eager(torch: Any, layer: Layer) -> Call:
-    """One operation after the other, in place where autograd is not asked for, as models for inference have it."""
+    """Separate operations, in place, as a PyTorch model runs them for inference."""
     conv = _conv(torch, layer)
     return lambda x, w, b, residual: [conv(x, w, b)[0].add_(residual).relu_()]
 
@@ -213,7 +213,7 @@ def _lowest(torch: Any, dtype: Any) -> float:
 
 @contextmanager
 def tf32(torch: Any, allowed: bool) -> Iterator[None]:
-    """Let PyTorch multiply float32 by TF32, or not."""
+    """Allow or forbid cuDNN's TF32 for float32 convolutions while the context is open."""
     with _set(torch.backends.cudnn, "allow_tf32", allowed):
         yield
 
@@ -229,7 +229,7 @@ def _set(settings: Any, name: str, value: bool) -> Iterator[None]:
 
 
 def by_name(torch: Any, layer: Layer, operands: tuple[Any, ...]) -> dict[str, Any]:
-    """Return operands by their names, Indices as ONNX's."""
+    """Return operands by name, with Indices converted to ONNX's."""
     named = dict(zip(names(layer), operands, strict=True))
     if "indices" in named:
         named["indices"] = onnx_indices(torch, layer, named["indices"])
@@ -237,13 +237,16 @@ def by_name(torch: Any, layer: Layer, operands: tuple[Any, ...]) -> dict[str, An
 
 
 def onnx_indices(torch: Any, layer: Layer, indices: Any) -> Any:
-    """Return PyTorch's positions within a plane as ONNX's Indices, positions within x; MaxPool without ``F.pad``."""
+    """Convert PyTorch's positions within a plane to ONNX's Indices, positions within all of x.
+
+    Not for a MaxPool that needed ``F.pad``: its positions count the padding.
+    """
     planes = torch.arange(prod(layer.x[:2]), device=indices.device).reshape(*layer.x[:2], *[1] * len(layer.kernel))
     return indices + planes * prod(layer.x[2:])
 
 
 def operands(torch: Any, layer: Layer, dtype: str, layout: str, device: str, seed: int = 0) -> tuple[Any, ...]:
-    """Return new OPERANDS of normal numbers; of any numbers where the dtype is of integers."""
+    """Return new OPERANDS: normal numbers, or for integer dtypes numbers of their whole range."""
     generator = torch.Generator(device=device).manual_seed(seed)
     kind, form = getattr(torch, dtype), memory_format(torch, layer, layout)
     if not (kind.is_floating_point or kind.is_complex):
@@ -268,7 +271,7 @@ def operands(torch: Any, layer: Layer, dtype: str, layout: str, device: str, see
 
 
 def _of_pool(torch: Any, layer: Layer, x: Any, normal: Call) -> tuple[Any, ...]:
-    """Return the operands of a pool on x, of its gradient, or of MaxUnpool."""
+    """Return the operands of a pool on x, of its gradient or of MaxUnpool."""
     if not layer.call:
         return x, None, None
     if layer.op == "AveragePool":

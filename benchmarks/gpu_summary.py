@@ -1,4 +1,4 @@
-"""What the rows of a GPU measurement come to: means of every class, and the table."""
+"""Summarise the rows of a GPU measurement: geometric means per class, and the printed tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks import floors, layers
 
 Row = dict[str, Any]
-# The least geometric means, where there are any: of PyTorch's time over ours.
+# Required geometric means of PyTorch's time over gpuconv's, by class.
 AIMS = {"strided input gradient": 1.5, "weight gradient": 1.0, "MaxPool gradient": 2.0}
 OTHERS = ("deterministic", "fused")  # see gpu_peers.others
 HEAD = (
@@ -24,20 +24,20 @@ _TABLE = (
 
 
 def mean(ratios: Iterable[float]) -> float:
-    """Return the geometric mean; 0 where any ratio is 0, or there is none."""
+    """Return the geometric mean; 0 if there are no ratios or one of them is 0."""
     values = list(ratios)
     return exp(sum(map(log, values)) / len(values)) if values and min(values) > 0 else 0.0
 
 
 def classes(rows: list[Row]) -> list[Row]:
-    """Return, for every class, label and layout, the mean, worst and best ratio, and how far both are from the floor.
+    """Return a summary per class, label and layout: mean, worst and best ratio, and both sides' times over the floor.
 
-    A wrong result of ours counts as ratio 0. What PyTorch does not compute, or computes otherwise, has no ratio.
+    A wrong result of gpuconv counts as ratio 0. Rows that PyTorch cannot compute, or gets wrong, have no ratio.
     """
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["class"], label(row), row["layout"]), []).append(row)
-    order = sorted(groups, key=lambda group: layers.CLASSES.index(group[0]))  # dtypes as they were measured
+    order = sorted(groups, key=lambda group: layers.CLASSES.index(group[0]))  # stable: dtypes in measured order
     return [_summary(*group, groups[group]) for group in order]
 
 
@@ -64,12 +64,12 @@ def _summary(kind: str, dtype: str, layout: str, rows: list[Row]) -> Row:
 
 
 def _mean_over(rows: list[Row], median: str) -> float | None:
-    """Return the mean of another time of PyTorch's over ours."""
+    """Return the geometric mean of another PyTorch time over gpuconv's."""
     return mean(row[median] / row["our_median"] for row in rows if median in row and not row["wrong"]) or None
 
 
 def label(row: Row) -> str:
-    """Return the dtype of a row, or its precision."""
+    """Return a row's dtype, or its precision if that is not "ieee"."""
     return floors.label(row["dtype"], row["precision"])
 
 
@@ -78,14 +78,14 @@ def _comparable(row: Row) -> bool:
 
 
 def ratio_of(row: Row) -> float | None:
-    """Return PyTorch's time over ours, 0 if ours is wrong, None if there is nothing to compare with."""
+    """Return PyTorch's time over gpuconv's; 0 if gpuconv is wrong, None if there is nothing to compare."""
     if row["wrong"]:
         return 0.0
     return None if row.get("peer_wrong") else row.get("ratio")
 
 
 def line(row: Row) -> str:
-    """Return a row's line in the table whose head is HEAD."""
+    """Return a row as a line of the table headed `HEAD`."""
     start = f"{row['layer']['id']:30} {label(row):>9} {row['layout']:>13}"
     floor = row["floor_seconds"]
     ours, peer = row.get("our_median"), row.get("peer_median")
@@ -123,7 +123,7 @@ def _class_line(summary: Row) -> str:
 
 
 def _percent(floors: float | None, width: int) -> str:
-    """How much of a time is its floor, given how many floors it is."""
+    """Format the floor as a percentage of a time, given that time as a multiple of the floor."""
     return f"{'-':>{width}}" if floors is None else f"{100 / floors:{width}.0f}"
 
 

@@ -1,6 +1,6 @@
-"""The exact results of gradients and of MaxUnpool at some of their elements, in float64, from their definitions.
+"""Exact values of sampled elements of gradients and MaxUnpool, computed in float64 from their definitions.
 
-Arrays are only indexed, as in ``samples``; Indices are ONNX's.
+As in `benchmarks.samples`, arrays are only indexed, so they may be on a GPU. Indices are ONNX's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ At = tuple[Any, ...]
 
 
 def sums(layer: Layer, take: Take, arrays: dict[str, Any], at: At) -> Sums:
-    """Return the results of a gradient or of MaxUnpool at these positions; arrays by the names that gpuconv has."""
+    """Return the values of a gradient or of MaxUnpool at these positions; ``arrays`` by gpuconv's argument names."""
     if layer.call == "input_grad":
         return samples.sums(adjoint(layer), take, arrays["dy"], arrays["w"], None, at)
     if layer.call == "weight_grad":
@@ -33,7 +33,8 @@ def sums(layer: Layer, take: Take, arrays: dict[str, Any], at: At) -> Sums:
 
 
 def adjoint(layer: Layer) -> Layer:
-    """Return the ConvTranspose that takes the results of a Conv to its inputs by the same weights, and vice versa."""
+    """Return the adjoint of a Conv: the ConvTranspose that maps its outputs to its inputs with the same weights; or
+    reverse."""
     turned = replace(layer, x=layer.y_shape, k_out=layer.x[1], call="", output_padding=())
     if layer.op == "ConvTranspose":
         return replace(turned, op="Conv")
@@ -56,7 +57,7 @@ def _of_weights(layer: Layer, take: Take, x: Any, dy: Any, at: At) -> Sums:
 
 
 def _meeting(layer: Layer, axis: int, tap: int, extent: int) -> tuple[Any, Any]:
-    """Return the outputs of an axis that meet an input through a tap, and these inputs."""
+    """Return the output positions of an axis whose ``tap`` lies in bounds, and the input positions it reads there."""
     places = np.arange(extent)
     inputs = places * layer.strides[axis] + tap * layer.dilations[axis] - layer.pads[axis]
     inside = (inputs >= 0) & (inputs < layer.x[2 + axis])
@@ -76,7 +77,7 @@ def _added(terms: Iterable[Any], count: int) -> Sums:
 
 
 def _of_averages(layer: Layer, take: Take, dy: Any, at: At) -> Sums:
-    """Add up the shares of the windows that can reach an element; none of them may be without any."""
+    """Sum the shares of all windows that cover each element; windows without any valid element must not occur."""
     image, channel, *places = at
     coordinates, inside = samples.windows(replace(layer, op="ConvTranspose", x=layer.y_shape), places)
     shares = take(dy, (image[:, None], channel[:, None], *coordinates)) / samples.divisors(layer, coordinates)
@@ -85,7 +86,8 @@ def _of_averages(layer: Layer, take: Take, dy: Any, at: At) -> Sums:
 
 
 def _by_indices(layer: Layer, take: Take, values: Any, indices: Any, at: At) -> Sums:
-    """Add up what the windows that can reach an element have for it: those that ConvTranspose would read."""
+    """Sum the values of the windows whose Indices name each element; the candidates are those that ConvTranspose would
+    read."""
     image, channel, *places = at
     coordinates, inside = samples.windows(replace(layer, op="ConvTranspose", x=layer.y_shape), places)
     where = (image[:, None], channel[:, None], *coordinates)

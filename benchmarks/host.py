@@ -1,7 +1,7 @@
-"""Host time of a warm ``gpuconv.conv`` on CUDA arrays, with only the driver and the allocator stubbed.
+"""Measure the host time of a warm ``gpuconv.conv`` call on CUDA arrays; no GPU is needed.
 
-The call has two launches, a bias and a workspace. Where CuPy is installed it is CuPy itself that is called, on a CUDA
-runtime and driver that do nothing (``no_driver``); memory comes from a function that gives the same address each time.
+The measured call has two launches, a bias and a workspace. CuPy itself is called, on a CUDA runtime and driver that do
+nothing (benchmarks/no_driver.py); its allocator always returns the same address. Parts of the call are timed, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ROOM = 1 << 30
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print and write the medians; return 1 where the call takes longer than the target."""
+    """Measure, print and write the medians; return 1 if the call takes longer than the target, 2 without CuPy."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             cupy, library = no_driver.install(folder)
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _leave_out_compiling() -> None:
-    """Kernels are loaded by a driver that does not look at them."""
+    """Replace the kernel compiler: the stub driver accepts any bytes as a kernel."""
     from gpuconv.cuda.build import compile as compiler
     from gpuconv.cuda.build import nvrtc
 
@@ -71,7 +71,7 @@ def _fixed(cupy: Any) -> Callable[[int], Any]:
 
 
 def _calls(cupy: Any) -> tuple[Callable[[], Any], dict[str, Callable[[], Any]]]:
-    """Return the call, and parts of it by name."""
+    """Return the call, and its parts by name."""
     import gpuconv
     from gpuconv import _arrays
     from gpuconv.cuda.call import device
@@ -83,7 +83,7 @@ def _calls(cupy: Any) -> tuple[Callable[[], Any], dict[str, Callable[[], Any]]]:
     def call() -> Any:
         return gpuconv.conv(x, w, b, pads=[1, 1, 1, 1], strides=[1, 1])
 
-    weights = gpuconv.PackedWeights("conv", w)  # without the copy that pack makes: there is no memory behind w
+    weights = gpuconv.PackedWeights("conv", w)  # not by gpuconv.pack, which would copy w: no memory is behind it
 
     def packed() -> Any:
         return gpuconv.conv(x, weights, b, pads=[1, 1, 1, 1], strides=[1, 1])
@@ -123,7 +123,7 @@ def _launches(library: Any, call: Callable[[], Any]) -> int:
 
 
 def _time(call: Callable[[], Any]) -> list[float]:
-    """Return microseconds per call of this thread's own time, one sample a batch: nothing in a call waits."""
+    """Return microseconds of thread time per call, one sample per batch of calls; nothing in a call waits."""
     samples = []
     gc.disable()
     try:

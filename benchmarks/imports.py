@@ -1,4 +1,4 @@
-"""Time of ``import gpuconv`` beyond that of ``import numpy``, in fresh processes."""
+"""Measure the time of ``import gpuconv`` minus that of ``import numpy``, in fresh processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print(json.dumps({"numpy": (t1 - t0) * 1e3, "gpuconv": (t2 - t1) * 1e3}))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print and write the medians; one process before them warms the file cache and writes bytecode."""
+    """Measure, print and write the medians; a first process, not counted, warms the file cache and writes bytecode."""
     samples = [_sample() for _ in range(arguments.processes + 1)][1:]
     medians = {name: median(sample[name] for sample in samples) for name in samples[0]}
     print(f"import numpy                {medians['numpy']:8.1f} ms")

@@ -1,9 +1,9 @@
-"""What bits that do not depend on the batch cost, by the planner's model: no device is needed, and nothing is measured.
+"""Model the cost of ``invariant="batch"`` on a GPU: results whose bits do not depend on the batch; nothing is measured.
 
-For every Conv and ConvTranspose layer at several batch sizes, the predicted time of the quickest kernel that adds in
-the layer's one order, over that of the free choice. Batches whose arrays need 64-bit indices are left out: the free
-choice has only slow kernels for them, and the invariant one makes them in parts. Images of the layers are whole
-multiples of 16 bytes, so that each of them alone lies as well aligned as the first.
+For each Conv and ConvTranspose layer and several batch sizes, this prints a ratio: the modelled time of the fastest
+kernel that sums in the layer's fixed order, divided by that of the fastest kernel of any order. Batches whose arrays
+need 64-bit indices are skipped: there the free choice has only slow kernels, while the invariant one splits the batch.
+One image of every layer is a multiple of 16 bytes, so all images of a batch are aligned equally.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.limits import Representative, representative
 
-MOST, MOST_MEAN = 1.5, 1.03  # of a layer at any batch, and of the geometric mean
-_SHOWN = 1.05  # layers whose mean is above are listed
+MOST, MOST_MEAN = 1.5, 1.03  # limits: ratio of a layer at any batch size, and geometric mean
+_SHOWN = 1.05  # layers with a higher mean are listed
 WAYS = (("bfloat16", "ieee"), ("float32", "ieee"), ("float32", "tf32"), ("float32", "3xtf32"))
 ARCHITECTURES = ("sm_80", "sm_86", "sm_90a", "sm_100a", "sm_120a")
 
 
 class Price(NamedTuple):
-    """Of one layer."""
+    """The modelled cost ratios of one layer, by batch size; None where arrays need 64-bit indices."""
 
     layer: str
     order: str
-    ratios: tuple[float | None, ...]  # by batch size
+    ratios: tuple[float | None, ...]  # in the order of invariant.BATCHES
 
     @property
     def known(self) -> list[float]:
-        """The ratios that there are."""
+        """The ratios that are not None."""
         return [ratio for ratio in self.ratios if ratio is not None]
 
     @property
@@ -47,8 +47,8 @@ class Price(NamedTuple):
 
 
 def run() -> int:
-    """Price all layers and print a table."""
-    print(f"ratios at N = {', '.join(map(str, invariant.BATCHES))}; None where arrays need 64-bit indices")
+    """Model all layers and print a table."""
+    print(f"time ratios at N = {', '.join(map(str, invariant.BATCHES))}; None: arrays need 64-bit indices")
     for architecture in ARCHITECTURES:
         for dtype, precision in WAYS:
             row = priced(representative(architecture), dtype, precision)
@@ -61,7 +61,7 @@ def run() -> int:
 
 
 def summary(prices: list[Price]) -> dict[str, Any]:
-    """Return the geometric mean over all layers, the worst ratio of all, and the layers that cost most."""
+    """Return the geometric mean over all layers, the worst ratio, and the layers with the largest ratios."""
     dear = sorted((price for price in prices if price.mean > _SHOWN or max(price.known) > MOST), key=lambda p: -p.mean)
     return {
         "count": len(prices),
@@ -76,14 +76,14 @@ def summary(prices: list[Price]) -> dict[str, Any]:
 
 
 def priced(device: Representative, dtype: str, precision: str) -> dict[str, Any]:
-    """Return the summary of the prices of all Conv and ConvTranspose layers."""
+    """Return the summary of all Conv and ConvTranspose layers for a device and dtype."""
     known = (layer for layer in layers.load() if layer.multiplies)
     return summary([price(Case(layer, dtype, precision=precision), device) for layer in known])
 
 
 @cache
 def price(case: Case, device: Representative) -> Price:
-    """Return the price of a Conv or ConvTranspose layer, whatever its batch."""
+    """Return the ratios of one Conv or ConvTranspose layer; the batch size of ``case`` is ignored."""
     problem = _problem(case, device)
     order = invariant.orders(invariant.layer_of(problem), device.limits.architecture)[0][0]
     ratios = []
@@ -95,14 +95,14 @@ def price(case: Case, device: Representative) -> Price:
 
 
 def _seconds(problem: Problem, order: str, count: int, device: Representative) -> float:
-    """Return the time of the quickest kernel of an order, or of two halves of the batch where there is none."""
+    """Return the modelled time of the fastest kernel with this summation order; without one, of two half batches."""
     candidates = invariant.candidates_of(invariant.of_images(problem, count), device.limits)
     own = [candidate.seconds for candidate in candidates if candidate.order == order]
     return min(own) if own else 2 * _seconds(problem, order, count // 2, device)
 
 
 def _problem(case: Case, device: Representative) -> Problem:
-    """Return the problem of one image."""
+    """Return the planner's problem for a batch of one image."""
     layer = case.layer
     alone = replace(case, layer=replace(layer, x=(1, *layer.x[1:])))
     _, geometry, dtype, strides, *_ = static_plan.planner_of(alone, device).args  # type: ignore[attr-defined]

@@ -1,4 +1,7 @@
-"""Results of ``gpuconv judge TARGET --json --report DIR``, in benchmarks/results/judged: counts by rule and status."""
+"""Summarise stored results of ``gpuconv judge TARGET --json --report DIR``: counts by rule and status.
+
+The files are in benchmarks/results/judged, one per judged implementation.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from typing import Any
 from gpuconv.judge.findings.report import COMBINATIONS
 
 RESULTS = Path(__file__).with_name("results") / "judged"
-# The columns of the tables, by the names of files: those that run ONNX models, and those that promise nothing about
-# ONNX, whose functions are called directly and compared only.
+# Columns of the tables by file name. JUDGED run ONNX models. COMPARED promise nothing about ONNX: their functions are
+# called directly, and differences are reported without a verdict.
 JUDGED = {
     "reference": "onnx.reference",
     "onnxruntime": "ONNX Runtime",
@@ -28,20 +31,20 @@ WORST_FIRST = ("crashes", "hangs", "wrong", "inconsistent")
 
 
 def records() -> dict[str, Any]:
-    """Return what was found, by target, of those that have been judged."""
+    """Return the stored results by target, for the targets that have any."""
     paths = {name: RESULTS / f"{name}.json" for name in NAMES}
     return {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.exists()}
 
 
 def rules() -> list[tuple[str, str]]:
-    """Return the rows of float32, each a rule and a status: those that the specification states first."""
+    """Return the (rule, status) pairs that have float32 results, those stated by the specification first."""
     rows = (one for record in records().values() for one in record["rules"] if "float32" in one)
     found = dict.fromkeys((one["rule"], one["status"]) for one in rows)
     return sorted(found, key=lambda pair: (STATUSES.index(pair[1]), pair[0] == COMBINATIONS))
 
 
 def summed(record: Any, rule: str | None = None, status: str | None = None, kind: str | None = None) -> Counter[str]:
-    """Add up the verdicts of a record: of one rule, of rules of one status, or of tests of one type if given."""
+    """Sum the verdict counts of a record, optionally of one rule, one status or one dtype (``kind``) only."""
     sums: Counter[str] = Counter()
     for one in record["rules"]:
         if rule in (None, one["rule"]) and status in (None, one["status"]):
@@ -52,7 +55,7 @@ def summed(record: Any, rule: str | None = None, status: str | None = None, kind
 
 
 def verdict(counts: Counter[str]) -> tuple[str, str]:
-    """Say in one word what an implementation makes of a rule, and how many of the tests that it answers say so."""
+    """Return the worst verdict of a rule, and "n of m": how many of the m answered tests have it."""
     answered = counts.total() - counts["refuses"]
     for kind in WORST_FIRST:
         if counts[kind]:

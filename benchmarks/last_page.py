@@ -1,4 +1,4 @@
-"""The last page of a visit to a GPU, in under 10,000 characters: first what is wrong, then what was measured."""
+"""Write the final report of a GPU run in under 10,000 characters: what is wrong first, then the measurements."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ LARGEST = 10_000  # characters
 _WIDTH = 300
 _WRONG = ("failed", "hung", "died")
 _WRONG_SHOWN = 24
-STEPS = "steps"  # of the rows that say how the steps ended
+STEPS = "steps"  # step name of the rows that record how each step ended
 
 
 @dataclass(frozen=True)
 class Page:
-    """The text, and whether anything was wrong."""
+    """The text of the report, and whether anything was wrong."""
 
     text: str
     wrong: bool
 
 
 def of(path: Path, folder: Path) -> Page:
-    """Return the page of the rows in a file; ``folder`` is where everything is."""
-    lines = list({(line["step"], line["row"]): line for line in read(path)}.values())  # of every row the last one
+    """Return the report on the rows in ``path``; ``folder`` is named as the place of all results."""
+    lines = list({(line["step"], line["row"]): line for line in read(path)}.values())  # the last line of each row
     rows = [line for line in lines if line["step"] != STEPS]
     steps = [line for line in lines if line["step"] == STEPS]
     wrong = [line for line in rows if line["status"] in _WRONG]
@@ -57,7 +57,7 @@ def _wrong(wrong: list[Line], steps: list[Line]) -> list[str]:
     counts = Counter((line["step"], line["status"]) for line in wrong)
     summary = ", ".join(f"{count} {status} in {step}" for (step, status), count in counts.items())
     alike: dict[tuple[str, str, str], list[str]] = {}
-    for line in sorted(wrong, key=lambda line: _WRONG[::-1].index(line["status"])):  # what died or hung comes first
+    for line in sorted(wrong, key=lambda line: _WRONG[::-1].index(line["status"])):  # died, then hung, then failed
         alike.setdefault((line["status"].upper(), line["step"], _text(line)), []).append(line["row"])
     shown = [f"{status} {step}: {_rows(rows)}: {text}" for (status, step, text), rows in alike.items()]
     more = [f"... and {len(shown) - _WRONG_SHOWN} more"] if len(shown) > _WRONG_SHOWN else []
@@ -100,7 +100,7 @@ def _layers(rows: list[Line]) -> list[str]:
 
 
 def _sums(rows: list[Line]) -> list[str]:
-    """Return by which rule the tensor cores' sums come about."""
+    """Return the lines that name the tensor cores' summation rules, as the probes found them."""
     return [f"{line['row']}: {_text(line)}" for line in rows if line["row"].startswith("sums of") and _text(line)]
 
 
@@ -120,13 +120,13 @@ _SECTIONS: dict[str, Callable[[list[Line]], Sequence[str]]] = {
 
 
 def _joined(sections: Sequence[Sequence[str]]) -> str:
-    """Join the sections; where they are too long, the later ones lose their last lines."""
+    """Join the sections within `LARGEST` characters; sections that are too long lose their last lines."""
     cut = [[line[:_WIDTH] for line in section] for section in sections]
     room = LARGEST - 200
     text: list[str] = []
     for number, section in enumerate(cut):
         kept = []
-        reserved = 300 * (len(cut) - number - 1)  # a few lines of each that is still to come
+        reserved = 300 * (len(cut) - number - 1)  # characters for a few lines of each later section
         for line in section:
             if room - len(line) - 1 < reserved:
                 kept.append(f"... {len(section) - len(kept)} lines left out")

@@ -1,4 +1,4 @@
-"""The layers of layers.json: their shapes, work, class, and the rule that scales them to a CPU."""
+"""The benchmark layers of layers.json: shapes, work, class, and the rule that scales them down for a CPU."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ CLASSES = (
     *("MaxPool gradient", "MaxUnpool", "AveragePool", "AveragePool gradient", "complex Conv", "fused Conv"),
 )
 _FUNCTIONS = {"Conv": "conv", "ConvTranspose": "conv_transpose", "MaxPool": "max_pool", "AveragePool": "average_pool"}
-_DERIVED_DTYPES = ("bf16", "fp32")  # which networks are trained in
+_DERIVED_DTYPES = ("bf16", "fp32")  # training dtypes, for gradients
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One node of a network; fields as in layers.json, in ONNX's order of axes.
+    """One node of a network; fields as in layers.json, axes in ONNX's order.
 
-    ``call`` is what is asked of it besides its own result: "input_grad", "weight_grad" or "bias_grad" of Conv and
-    ConvTranspose, "grad" of a pool, "unpool" of MaxPool; "fused" is Conv with a residual and relu.
+    ``call`` selects what is computed instead of the node's own result: "input_grad", "weight_grad" or "bias_grad" of
+    Conv and ConvTranspose, "grad" of a pool, "unpool" of MaxPool; "fused" is Conv with residual and ReLU.
     """
 
     id: str
@@ -49,7 +49,7 @@ class Layer:
 
     @property
     def operator(self) -> str:
-        """The function of gpuconv that is called."""
+        """Name of gpuconv's public function for this layer."""
         if self.call == "unpool":
             return "max_unpool"
         own = _FUNCTIONS[self.op]
@@ -57,7 +57,7 @@ class Layer:
 
     @property
     def kind(self) -> str:
-        """The class whose mean this layer counts in, one of CLASSES."""
+        """The class that this layer's results are averaged in, one of `CLASSES`."""
         if self.call:
             return self._kind_of_call()
         if self.dtypes == ("c64",):
@@ -84,17 +84,17 @@ class Layer:
 
     @property
     def pools(self) -> bool:
-        """Whether it is a pool, which has no weights and treats channels apart."""
+        """Whether the operator is a pool: no weights, channels independent."""
         return self.op in ("MaxPool", "AveragePool")
 
     @property
     def multiplies(self) -> bool:
-        """Whether there are products, which a precision is for."""
+        """Whether it computes products, so that ``precision`` matters."""
         return not self.pools and self.call != "bias_grad"
 
     @property
     def w_shape(self) -> Ints:
-        """Shape of the weight; empty for pools."""
+        """Shape of the weights; () for pools."""
         channels = self.x[1]
         if self.pools:
             return ()
@@ -104,7 +104,7 @@ class Layer:
 
     @property
     def geometry(self) -> Any:
-        """Geometry of the node itself."""
+        """Validated geometry of the node's forward operator."""
         keywords = self.attributes()
         if self.op == "MaxPool":
             return geometries.max_pool(self.x, **keywords)
@@ -122,7 +122,7 @@ class Layer:
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions, of real numbers; a pool takes one for each tap; padding counts."""
+        """Real multiplications and additions, padding taps included; pools count one operation per tap."""
         if self.call == "bias_grad":
             return prod(self.y_shape)
         taps = prod(self.kernel)
@@ -133,13 +133,13 @@ class Layer:
         return 2 * prod(self.y_shape) * (self.x[1] // self.group) * taps
 
     def nbytes(self, itemsize: int = 4) -> int:
-        """Bytes of x and of the outputs (the weight is not what scales)."""
+        """Bytes of x and of the outputs, Indices included; weights do not shrink with the layer and are not counted."""
         y = prod(self.y_shape)
         counted = self.indices or (self.op == "MaxPool" and self.call)
         return (prod(self.x) + y) * itemsize + (8 * y if counted else 0)
 
     def attributes(self) -> dict[str, Any]:
-        """The attributes of the ONNX node, which are the keywords of gpuconv too."""
+        """The node's ONNX attributes, which are also gpuconv's keywords."""
         result: dict[str, Any] = {
             "kernel_shape": self.kernel,
             "strides": self.strides,
@@ -161,7 +161,7 @@ def load() -> list[Layer]:
 
 
 def load_derived() -> list[Layer]:
-    """Read what else is asked of some nodes, named as ``resnet50.conv1/weight_grad``, and nodes of complex numbers."""
+    """Read gradients and other calls on these nodes, named as ``resnet50.conv1/weight_grad``, and complex layers."""
     content = _read()
     known = {layer.id: layer for layer in load()}
     calls = [
@@ -178,17 +178,17 @@ def _read() -> dict[str, Any]:
 
 
 def select(layers: list[Layer], name: str = "", op: str | None = None) -> list[Layer]:
-    """Keep the layers whose id contains name and, where op is given, of that operator."""
+    """Return the layers whose id contains ``name`` and, if ``op`` is given, that have this operator."""
     return [layer for layer in layers if name in layer.id and op in (None, layer.op)]
 
 
 def scaled(layer: Layer, flops: float = 2e9, nbytes: float = 32e6) -> Layer:
-    """Scale a layer to a CPU.
+    """Scale a layer down for a CPU.
 
-    While its work exceeds `flops`, or x and the outputs exceed `nbytes`: halve the batch; once that is 1, halve
-    (rounding up) every spatial extent that keeps four times its window's reach; stop where nothing is left to
-    halve. Channels, kernel, strides, dilations, pads and group never change. Beyond about 32 MB an array is mapped
-    anew for every call, and the time would be the system's rather than either side's.
+    While its work exceeds ``flops``, or x and the outputs exceed ``nbytes``: halve the batch; once that is 1, halve
+    (rounding up) every spatial extent that stays at least four times its `reach`; stop if nothing can be halved.
+    Channels, kernel, strides, dilations, pads and group never change. Beyond about 32 MB the system maps an array's
+    memory anew in every call, and its time would dominate both sides.
     """
     while layer.flops > flops or layer.nbytes() > nbytes:
         smaller = _halved(layer)
@@ -213,7 +213,7 @@ def _halved(layer: Layer) -> Layer:
 
 
 def reach(layer: Layer) -> list[int]:
-    """Inputs per axis that one output depends on, or the stride where that is more."""
+    """Return the receptive field of one output along each axis, in inputs, or the stride if that is larger."""
     windows = [(k - 1) * d + 1 for k, d in zip(layer.kernel, layer.dilations, strict=True)]
     if layer.op == "ConvTranspose":
         return [-(-window // s) for window, s in zip(windows, layer.strides, strict=True)]

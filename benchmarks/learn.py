@@ -1,9 +1,9 @@
-"""What the rows of ``benchmarks.sweep`` mean: ``python -m benchmarks.learn FILE [--write]``; needs no GPU.
+"""Evaluate and refit the cost model by the rows of ``benchmarks.sweep``: ``python -m benchmarks.learn FILE [--write]``.
 
-It prints modelled against measured times by family of kernels, the regret of every choice (the time of the picked
-kernel over that of the best one), and the families and tiles without which no case would take 5 % longer. Then it fits
-the model's few rates (``gpuconv/cuda/plan/limits.py``) to the times of a part of the cases, by the least squares of
-their logarithms, of which outliers count for little; with ``--write`` plans for devices of this name are made by them.
+It needs no GPU. It prints modelled against measured times by kernel family, the regret of each choice (time of the
+picked kernel over that of the fastest one), and the families and tiles whose removal would slow no case down by 5 %.
+Then it fits the model's rates (``gpuconv/cuda/plan/limits.py``) to the times of some cases, by least squares of
+logarithms, robust against outliers. With ``--write``, plans for devices of this name use the fitted rates.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from benchmarks.static_plan import Case
 from gpuconv.cuda.plan import measured_rates
 from gpuconv.cuda.plan.limits import Rates, Representative, nearest, rates_of
 
-MARGIN = 1.05  # what a family or a tile must win by, somewhere, to be of use
-_STEP = 0.02  # of a rate's logarithm, for differences
+MARGIN = 1.05  # a family or tile is useful if some case would be slower by this factor without it
+_STEP = 0.02  # step of a rate's logarithm for finite differences
 _ROUNDS = 12
-_BENDS = 1.5  # errors of more than so many times the usual one pull the less the larger they are
-_LEAST_USUAL = 0.01  # of a logarithm
-_HELD = 0.001  # how firmly rates stay, for each hundred times: those that nothing depends on do not move
-_LONGEST, _SHORTEST = 0.7, 2e-3  # steps of a logarithm
+_BENDS = 1.5  # scale of the Cauchy loss in units of the usual error: larger errors lose weight
+_LEAST_USUAL = 0.01  # smallest usual error of a logarithm
+_HELD = 0.001  # ridge penalty per hundred times: rates that no time depends on stay where they are
+_LONGEST, _SHORTEST = 0.7, 2e-3  # largest step of a logarithm, and the step at which the iteration stops
 _MOST_DAMPING = 1e3
-_WORST = 20  # choices that are printed
-_BRIEF = 12  # families
+_WORST = 20  # choices printed
+_BRIEF = 12  # families named in the short report
 _NAMES = tuple(field.name for field in fields(Rates))
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One kernel of a case that was right, and its seconds."""
+    """Modelled and measured seconds of one kernel on one case, where its result was right."""
 
     case: str
     kernel: str
@@ -50,15 +50,15 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What a file holds.
+    """The contents of a sweep's file.
 
     Attributes
     ----------
     about : dict
-        By case, what its reference row says.
+        By case, its reference row.
     times : list of Measured
     others : dict of str to int
-        Rows without a time, by how they ended.
+        Counts of the rows without a time, by status.
     """
 
     about: dict[str, dict[str, Any]]
@@ -67,7 +67,7 @@ class Sweep:
 
     @property
     def by_case(self) -> dict[str, dict[str, float]]:
-        """Seconds by kernel, of every case."""
+        """Measured seconds by case, then by kernel."""
         found: dict[str, dict[str, float]] = defaultdict(dict)
         for one in self.times:
             found[one.case][one.kernel] = one.seconds
@@ -75,16 +75,16 @@ class Sweep:
 
 
 class NotMeasured(ValueError):
-    """Times are those of the emulated device, from which nothing can be learnt."""
+    """The times come from the emulated device and say nothing about a GPU."""
 
 
 def read(path: Path) -> Sweep:
-    """Return what the rows of a sweep in a file say; where a row was ended twice the last line counts.
+    """Return the sweep stored in a file; the last line of a row counts.
 
     Raises
     ------
     NotMeasured
-        Some are of the emulated device.
+        Some lines are of the emulated device.
     """
     lines = [line for line in progress.read(path) if line.get("step") == sweep.STEP]
     if any(line.get("emulated") for line in lines):
@@ -93,7 +93,7 @@ def read(path: Path) -> Sweep:
 
 
 def of(lines: Iterable[dict[str, Any]]) -> Sweep:
-    """Return what the lines of a sweep say."""
+    """Return the sweep that these lines record."""
     ended = {line["row"]: line for line in lines if line["status"] != "begun"}
     found = Sweep({}, [], defaultdict(int))
     for row, line in ended.items():
@@ -111,12 +111,12 @@ def of(lines: Iterable[dict[str, Any]]) -> Sweep:
 
 
 def family(kernel: str) -> str:
-    """Return a kernel's name without its dtype, the number of its axes, its tile, its kind of products, and copies."""
+    """Return a kernel's name without dtype, number of axes, tile, precision of products, and copy suffix."""
     return _TILE.sub("", _untyped(kernel)).removesuffix("_of_copy")
 
 
 def tile(kernel: str) -> str:
-    """Return a kernel's name without its dtype and the number of its axes."""
+    """Return a kernel's name without dtype and number of axes."""
     return _untyped(kernel)
 
 
@@ -129,11 +129,11 @@ def _untyped(kernel: str) -> str:
     return re.sub(r"_3?x?tf32(?=_|$)", "_mma", text)
 
 
-# ---------------------------------------------------------------- what the times say
+# ---------------------------------------------------------------- statistics
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return the correlation of ranks, of equal numbers the mean one; NaN where one side is all the same."""
+    """Return Spearman's rank correlation, ties ranked by their mean; NaN if one side is constant."""
     if len(first) < 2:
         return float("nan")
     a, b = _ranks(first), _ranks(second)
@@ -148,14 +148,14 @@ def _ranks(values: Sequence[float]) -> Any:
 
 
 def regrets(times: dict[str, dict[str, float]], picked: dict[str, str]) -> dict[str, float]:
-    """Return the time of the picked kernel over that of the best one, by case, where the picked one has a time."""
+    """Return, by case, the time of the picked kernel over that of the fastest, where the picked one was timed."""
     return {
         case: found[picked[case]] / min(found.values()) for case, found in times.items() if picked.get(case) in found
     }
 
 
 def idle(times: dict[str, dict[str, float]], group: Callable[[str], str]) -> dict[str, float]:
-    """Return the groups of kernels without which no case takes ``MARGIN`` longer, with the longest that one would."""
+    """Return the groups of kernels whose removal slows no case down by `MARGIN`, with the largest factor of each."""
     worth: dict[str, float] = {}
     for found in times.values():
         best = min(found.values())
@@ -170,15 +170,15 @@ def idle(times: dict[str, dict[str, float]], group: Callable[[str], str]) -> dic
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Rates, and how far off the model is with them.
+    """Fitted rates, and the model's error before and after.
 
     Attributes
     ----------
     rates : Rates
     before, after : float
-        The usual logarithm of a measured over a modelled time.
+        Robust standard deviation of log(measured / modelled).
     certain : dict of str to float
-        About how far each rate's logarithm is known; those that stay as they were are left out.
+        Approximate uncertainty of each rate's logarithm; rates that the times do not determine are absent.
     """
 
     rates: Rates
@@ -188,13 +188,13 @@ class Fit:
 
 
 def modelled(cases: Iterable[Case], device: Representative, by: Rates) -> dict[tuple[str, str], float]:
-    """Return the seconds of every candidate of the cases by some rates, by case and kernel."""
+    """Return the modelled seconds of every candidate of the cases with these rates, by (case, kernel)."""
     there = replace(device, limits=replace(device.limits, rates=by))
     return {(str(case), one.name): one.seconds for case in cases for one in sweep.candidates(case, there)}
 
 
 def fit(times: Sequence[Measured], cases: Sequence[Case], device: Representative, start: Rates) -> Fit:
-    """Fit the rates to the times of the cases: Gauss-Newton on logarithms, with steps that only ever improve."""
+    """Fit the rates to the times of the cases: damped Gauss-Newton on logarithms; only improving steps are accepted."""
     known = {(one.case, one.kernel): one.seconds for one in times}
     wanted = {str(case) for case in cases}
     keys = sorted(set(modelled(cases, device, start)) & {key for key in known if key[0] in wanted})
@@ -208,7 +208,7 @@ def fit(times: Sequence[Measured], cases: Sequence[Case], device: Representative
 
 
 def _rates(start: Rates, place: Any) -> Rates:
-    """Return the rates whose logarithms are so far from those of others."""
+    """Return ``start`` with the logarithm of each rate shifted by ``place``."""
     factors = dict(zip(_NAMES, np.exp(place).tolist(), strict=True))
     return Rates(**{name: value * factors[name] for name, value in asdict(start).items()})
 
@@ -243,13 +243,14 @@ def _descend(errors: Callable[[Any], Any], start: Rates, held: float) -> Fit:
 
 
 def _cost(error: Any, usual: float, place: Any, held: float) -> float:
-    """Cauchy's, near to squares for usual errors and hardly growing for large ones; and what holds the rates."""
+    """Cauchy loss of the errors (quadratic for usual ones, nearly flat for outliers) plus the ridge penalty of the
+    rates."""
     of_errors = usual**2 / 2 * np.log1p((error / usual) ** 2).sum()
     return float(of_errors + held * place @ place / 2)
 
 
 def _usual(error: Any) -> float:
-    """Return the standard deviation that normal errors of this median would have: outliers do not change it."""
+    """Return the robust standard deviation of errors: 1.4826 times the median magnitude."""
     return 1.4826 * float(np.median(abs(error)))
 
 
@@ -257,12 +258,12 @@ def _usual(error: Any) -> float:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print all that is found; return 2 where the file has no times, or emulated ones."""
+    """Print the evaluation and the fit; return 2 if the file has no times, or emulated ones."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learn", description=__doc__)
-    parser.add_argument("rows", type=Path, help="file of JSON lines that the sweep wrote")
-    parser.add_argument("--cases", type=int, default=96, help="of all classes, that rates are fitted to (%(default)s)")
-    parser.add_argument("--write", action="store_true", help="keep the rates for devices of this name")
-    parser.add_argument("--architecture", action="store_true", help="with --write: and for others of its architecture")
+    parser.add_argument("rows", type=Path, help="file of JSON lines written by python -m benchmarks.sweep")
+    parser.add_argument("--cases", type=int, default=96, help="number of cases to fit rates to; 0: all (%(default)s)")
+    parser.add_argument("--write", action="store_true", help="store the fitted rates for devices of this name")
+    parser.add_argument("--architecture", action="store_true", help="with --write: also for all of its architecture")
     arguments = parser.parse_args(argv)
     try:
         found = read(arguments.rows)
@@ -288,7 +289,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def device_of(found: Sweep) -> Representative:
-    """Return the device that was swept, whose shared memory is that of its architecture."""
+    """Return the swept device, with the shared-memory limits of its architecture."""
     about = next(line for line in found.about.values() if "device" in line)
     known, name = nearest(about["architecture"]), about["device"]
     limits = replace(
@@ -302,12 +303,12 @@ def device_of(found: Sweep) -> Representative:
 
 
 def as_data(found: Rates) -> dict[str, float]:
-    """Return rates by name, to four digits."""
+    """Return rates by name, rounded to four digits."""
     return {name: float(f"{value:.4g}") for name, value in asdict(found).items()}
 
 
 def write(path: Path, measured: dict[str, dict[str, float]]) -> None:
-    """Write the module of measured rates, as the formatter would."""
+    """Write the module of measured rates, formatted as ``ruff format`` would."""
     head, _ = path.read_text(encoding="utf-8").split("MEASURED", 1)
     lines = []
     for device, found in measured.items():
@@ -318,7 +319,7 @@ def write(path: Path, measured: dict[str, dict[str, float]]) -> None:
 
 
 def brief(found: Sweep) -> list[str]:
-    """Return the few lines that a first look wants: how far the model is off, and what never wins."""
+    """Return a short report: how far the model is off, and what never wins."""
     groups: dict[str, list[float]] = defaultdict(list)
     for one in found.times:
         groups[family(one.kernel)].append(one.seconds / one.modelled)

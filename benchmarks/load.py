@@ -1,7 +1,7 @@
-"""Whole networks on NumPy while other processes keep every core busy, beside the time that they take undisturbed.
+"""Measure whole networks on NumPy while other processes keep every core busy, relative to an idle machine.
 
-One spinning process a core leaves half of each: twice the time is what that costs anybody. Threads that wait for each
-other without sleeping would take many times as long.
+With one spinning process per core, a fair scheduler leaves half of each core: a factor of 2 is unavoidable. Threads
+that wait for each other by spinning would take many times as long.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from benchmarks import machine, networks, timing
 from benchmarks.networks import Network
 
 Row = dict[str, Any]
-AIM = 2.5  # times the undisturbed time, at most
-_SHARE = 0.5  # of the seconds for a network, for each of the two
+AIM = 2.5  # largest allowed ratio of loaded to idle time
+_SHARE = 0.5  # share of a network's seconds for each of the two measurements
 _HEAD = f"{'network':18} {'quiet ms':>9} {'loaded ms':>9} {'times':>6}"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure the chosen networks, print the table, write the JSON."""
+    """Measure the selected networks, print the table and write the JSON."""
     print(_HEAD)
     rows = []
     for network in networks.NETWORKS:
@@ -56,11 +56,11 @@ def _measure(network: Network, seconds: float) -> Row:
 
 @contextmanager
 def _busy() -> Iterator[None]:
-    """Keep as many processes spinning as this one may use cores."""
+    """Run one spinning process for each core that this process may use."""
     cores = machine.describe()["cores"]
     spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores)]
     try:
-        time.sleep(0.2)  # until they do
+        time.sleep(0.2)  # until they have started
         yield
     finally:
         for process in spinning:

@@ -1,4 +1,4 @@
-"""What a result was measured on, and how it is written down."""
+"""Describe the machine that a result was measured on, and write results as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuconv.cli.terminal import as_json
 
 
 def describe(packages: Iterable[str] = ("numpy",)) -> dict[str, Any]:
-    """Machine and versions: CPU model, cores this process may use, Python, packages."""
+    """Return the CPU model, the number of cores this process may use, and the versions of Python and packages."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -27,25 +27,25 @@ def describe(packages: Iterable[str] = ("numpy",)) -> dict[str, Any]:
 
 
 class Others:
-    """The cores that other processes keep busy, on average since this object was made (0 where it can't be known)."""
+    """Measures how many cores other processes kept busy since this object was made (0 without /proc/stat)."""
 
     def __init__(self) -> None:
         self._wall, self._busy = time.perf_counter(), _others_seconds()
 
     def cores(self) -> float:
-        """Return the average until now; anything much above 0 makes a measurement doubtful."""
+        """Return the average number of busy cores so far; values well above 0 make a measurement doubtful."""
         return max(0.0, (_others_seconds() - self._busy) / (time.perf_counter() - self._wall))
 
 
 def command() -> str:
-    """The command line that runs this measurement again (where its numbers went does not matter)."""
+    """Return the command line that repeats this measurement, without its ``--json`` option."""
     words = iter(sys.argv[1:])
     kept = [word for word in words if not word.startswith("--json=") and not (word == "--json" and next(words, True))]
     return shlex.join(["python", "-m", "benchmarks", *kept])
 
 
 def write(path: Path | None, result: dict[str, Any]) -> None:
-    """Write a result as JSON, one line for each row of its tables, if a file was asked for."""
+    """Write a result as JSON, one line per table row, if a path was given."""
     if path is not None:
         path.write_text(as_json(result) + "\n", encoding="utf-8", newline="\n")
 

@@ -1,6 +1,7 @@
-"""The most memory that a process needs to load a network and run it, beyond what it had when all was imported.
+"""Measure the peak memory of loading and running a network, relative to the process after its imports.
 
-Each side runs in a process of its own: `python -m benchmarks.memory gpuconv FOLDER THREADS`, or `onnxruntime`.
+gpuconv and ONNX Runtime run in processes of their own: ``python -m benchmarks.memory gpuconv FOLDER THREADS``, or
+``onnxruntime``.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Any
 import numpy as np
 import onnx
 
-_RUNS = 3  # the first ones may need more than others, or less: plans are made, buffers are kept
+_RUNS = 3  # the first runs may need more or less memory than later ones: plans are made and buffers cached
 _MODEL, _FEEDS = "model.onnx", "feeds.npz"
 
 
 def peaks(model: onnx.ModelProto, feeds: Mapping[str, Any], threads: int) -> dict[str, int | None]:
-    """Return the bytes that either side needs; None where the system does not tell."""
+    """Return the peak bytes of each side by name; None where the system does not report them."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         onnx.save(model, folder / _MODEL)
@@ -70,12 +71,12 @@ def _status(field: str) -> int:
 
 
 def main() -> None:
-    """Print the bytes."""
+    """Print the peak bytes."""
     side, folder, threads = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     run = _SIDES[side](threads)
     with np.load(folder / _FEEDS) as stored:
         feeds = dict(stored)
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak (VmHWM)
     before = _status("VmRSS")
     run(folder / _MODEL, feeds)
     print(_status("VmHWM") - before)

@@ -1,7 +1,7 @@
-"""Whole networks on NumPy against ONNX Runtime on the CPU: batch 1, same process, in turns.
+"""Compare whole networks on NumPy with ONNX Runtime on the CPU: batch 1, one process, alternating.
 
-The ratio is ONNX Runtime's time over ours (medians). Both sides have folded what they fold; ONNX Runtime has its
-default optimizations. The quantized network is a class of its own. Memory is measured in processes of their own.
+The ratio is ONNX Runtime's median time divided by gpuconv's. Both have applied their graph optimizations, ONNX Runtime
+its default ones. The quantized network is a class of its own. Peak memory is measured in separate processes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks import gpu_summary, machine, memory, networks, peers, timing
 from benchmarks.networks import Network
 
 Row = dict[str, Any]
-AIM, AIM_OF_EACH, AIM_OF_MEMORY = 0.6, 0.34, 1.3  # the geometric mean, the least ratio; at most so many times the bytes
+AIM, AIM_OF_EACH, AIM_OF_MEMORY = 0.6, 0.34, 1.3  # least geometric mean, least ratio, largest ratio of peak bytes
 CLASSES = {
     "shipped": ("shipped",),
     "built": ("built",),
@@ -30,7 +30,7 @@ _HEAD = f"{'network':18} {'ours ms':>9} {'ORT ms':>9} {'ratio':>6} {'ours MB':>8
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure the chosen networks, print the table, write the JSON; 1 where a result was wrong."""
+    """Measure the selected networks, print the table and write the JSON; return 1 if a result was wrong."""
     print(_HEAD)
     rows = []
     for network in networks.NETWORKS:
@@ -62,7 +62,7 @@ def _measure(network: Network, arguments: argparse.Namespace) -> Row:
 
 
 def _difference(ours: Sequence[Any], peer: Sequence[Any], close: float) -> str:
-    """Say what is wrong with the first output that is; indices must be the same."""
+    """Describe the first wrong output, or return ""; integer outputs such as indices must be equal."""
     for mine, theirs in zip(ours, peer, strict=True):
         if mine.shape != theirs.shape:
             return f"shape {mine.shape}, not {theirs.shape}"
@@ -91,7 +91,7 @@ def _megabytes(number: int | None) -> str:
 
 
 def _summary(rows: list[Row]) -> dict[str, Row]:
-    """Print and return the geometric mean and the minimum of each class; wrong results count as 0."""
+    """Print and return the geometric mean and the minimum of each class; a wrong result counts as ratio 0."""
     classes = {}
     for name, kinds in CLASSES.items():
         ratios = {row["network"]: 0.0 if row["wrong"] else row["ratio"] for row in rows if row["kind"] in kinds}

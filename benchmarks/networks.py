@@ -1,4 +1,4 @@
-"""The networks that whole models are measured with: the onnx package's, with seeded weights, and built ones."""
+"""The networks for whole-model measurements: those of the onnx package with seeded weights, and built ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BUILT: tuple[Callable[..., ModelProto], ...] = (
     sequences.wav2vec2_features,
     vision.yolov5n,
 )
-_STEPS = 4 / 128  # where float32 rounds to another of 256 numbers, those after it may, too
+_STEPS = 4 / 128  # tolerance of 4 quantization steps: one value rounded differently can shift later ones
 
 
 class Network(NamedTuple):
@@ -39,11 +39,11 @@ class Network(NamedTuple):
     Attributes
     ----------
     name, kind : str
-        The kind is "shipped" (with the onnx package), "built" (here) or "quantized" (built here, too).
+        The kind is "shipped" (in the onnx package), "built" (by benchmarks/architectures) or "quantized" (built, int8).
     build : callable
-        Returns the ModelProto; built ones take ``size``, the extent of their input, and ``part`` of their channels.
+        Returns the ModelProto. Built networks take ``size``, the extent of their input, and ``part`` of their channels.
     close : float
-        How far from ONNX Runtime's a result may be, in parts of the largest output.
+        Allowed difference from ONNX Runtime, relative to the largest output.
     """
 
     name: str
@@ -62,7 +62,7 @@ def _list() -> tuple[Network, ...]:
 
 
 def feeds(model: ModelProto) -> dict[str, Any]:
-    """Return seeded normal numbers for every input that has no initializer."""
+    """Return seeded normal numbers for every graph input without an initializer."""
     generator = np.random.default_rng(1)
     weights = {tensor.name for tensor in model.graph.initializer}
     return {
@@ -73,7 +73,7 @@ def feeds(model: ModelProto) -> dict[str, Any]:
 
 
 def with_random_weights(path: Path, seed: int) -> ModelProto:
-    """Put seeded random values in the place of every ConstantOfShape.
+    """Load a model of the onnx package, whose weights are ConstantOfShape nodes, and give it seeded random weights.
 
     Matrices and filters are normal with variance 2 / fan-in, which keeps the size of activations through layers of
     Relu; vectors (biases, scales, means, variances) are uniform in [0.5, 1.5). Large weights repeat a block.
@@ -83,14 +83,14 @@ def with_random_weights(path: Path, seed: int) -> ModelProto:
     shapes = {tensor.name: tensor for tensor in model.graph.initializer}
     kept = []
     for node in model.graph.node:
-        if node.op_type != "ConstantOfShape" or node.input[0] not in shapes:  # a network may have its own
+        if node.op_type != "ConstantOfShape" or node.input[0] not in shapes:  # not a weight: its shape is computed
             kept.append(node)
             continue
         shape = numpy_helper.to_array(shapes[node.input[0]]).tolist()
         model.graph.initializer.append(numpy_helper.from_array(_random(shape, generator), node.output[0]))
     del model.graph.node[:]
     model.graph.node.extend(kept)
-    model.ir_version = 4  # the first one whose initializers need not be inputs
+    model.ir_version = 4  # the first IR version whose initializers need not be graph inputs
     return model
 
 

@@ -1,5 +1,5 @@
-// A CUDA runtime and driver that do nothing: CuPy runs on it as on a machine with one GPU whose kernels take no time.
-// Device memory is memory of the host. Only what CuPy needs for arrays, streams, events and launches is here.
+// A stub CUDA runtime and driver: CuPy runs on it as on a machine with one GPU whose kernels take no time.
+// Device memory is host memory. Only the functions that CuPy needs for arrays, streams, events and launches are here.
 
 #include <cstdint>
 #include <cstdlib>
@@ -18,14 +18,14 @@ void* new_handle() { return reinterpret_cast<void*>(handles += 16); }
 
 extern "C" {
 
-// What the benchmark asks for, and sets.
+// Settings and counters for benchmarks/host.py.
 void no_driver_configure(int count, int compute_capability) {
   devices = count;
   capability = compute_capability;
 }
 std::uint64_t no_driver_launches() { return launches; }
 
-// CUDA's runtime, put in the place of the one that is linked into CuPy.
+// The CUDA runtime: these functions replace those that are linked into CuPy.
 int no_cudaGetDevice(int* device) {
   *device = current_device;
   return 0;
@@ -44,13 +44,13 @@ int no_cudaDeviceGetAttribute(int* value, int attribute, int) {
     case 75: *value = capability / 10; break;  // compute capability
     case 76: *value = capability % 10; break;
     case 81: *value = 233472; break;  // shared memory per multiprocessor
-    case 97: *value = 232448; break;  // shared memory per block that asks for it
+    case 97: *value = 232448; break;  // opt-in shared memory per block
     default: *value = 0;
   }
   return 0;
 }
 int no_cudaGetDeviceProperties(char* properties, int) {
-  std::strcpy(properties, "a device that does nothing");  // the name stands first
+  std::strcpy(properties, "a device that does nothing");  // the name is the first member
   return 0;
 }
 int no_cudaMemGetInfo(std::size_t* free, std::size_t* total) {
@@ -99,7 +99,7 @@ int no_cudaEventRecord(void*, void*) { return 0; }
 int no_cudaEventQuery(void*) { return 0; }
 int no_cudaEventDestroy(void*) { return 0; }
 
-// CUDA's driver, which CuPy looks for under the name libcuda.so.1.
+// The CUDA driver, which CuPy loads as libcuda.so.1.
 int cuModuleLoadData(void** module, const void*) {
   *module = new_handle();
   return 0;

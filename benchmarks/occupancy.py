@@ -1,16 +1,19 @@
-"""How many blocks of a kernel a multiprocessor runs at a time, by the tables of NVIDIA's programming guide."""
+"""Theoretical occupancy: how many blocks of a kernel one multiprocessor runs at a time.
+
+The limits are those of NVIDIA's CUDA C++ Programming Guide.
+"""
 
 from __future__ import annotations
 
 from gpuconv.cuda.plan.limits import nearest
 
-_REGISTERS = 65536  # of a multiprocessor, a quarter for each of its four schedulers
+_REGISTERS = 65536  # 32-bit registers per multiprocessor, a quarter for each of its four schedulers
 _SCHEDULERS = 4
 _WARP = 32
-_REGISTER_UNIT = 256  # that a warp's are handed out in
-_SHARED_UNIT = 128  # bytes, likewise for a block's shared memory
-_RESERVED = 1024  # bytes of shared memory that the system takes for each block
-_RESIDENT = {  # threads and blocks of a multiprocessor, by architecture
+_REGISTER_UNIT = 256  # allocation unit of a warp's registers
+_SHARED_UNIT = 128  # bytes; allocation unit of a block's shared memory
+_RESERVED = 1024  # bytes of shared memory that the system reserves per block
+_RESIDENT = {  # most resident threads and blocks per multiprocessor, by compute capability
     80: (2048, 32),
     86: (1536, 16),
     87: (1536, 16),
@@ -22,23 +25,23 @@ _RESIDENT = {  # threads and blocks of a multiprocessor, by architecture
 
 
 def threads_per_multiprocessor(architecture: str) -> int:
-    """Return how many threads a multiprocessor runs at a time at most."""
+    """Return the most threads that are resident on one multiprocessor."""
     return _resident(architecture)[0]
 
 
 def blocks(architecture: str, threads: int, registers: int, shared_bytes: int) -> int:
-    """Return the blocks that a multiprocessor runs at a time.
+    """Return how many blocks one multiprocessor runs at a time.
 
     Parameters
     ----------
     architecture : str
-        As ``sm_90a``.
+        Such as ``sm_90a``.
     threads : int
-        Of a block.
+        Threads per block.
     registers : int
-        Of a thread.
+        Registers per thread.
     shared_bytes : int
-        Of a block, static and dynamic.
+        Shared memory per block, static and dynamic.
     """
     most_threads, most_blocks = _resident(architecture)
     warps = -(-threads // _WARP)

@@ -1,13 +1,13 @@
-"""The first hour on a GPU, in commands of a few minutes that go on where the last one stopped.
+"""Check and measure everything on a GPU, in commands of a few minutes that each continue where the last one stopped.
 
-    python -m benchmarks.on_gpu --pack kernels.pack                 # the first five minutes, then whatever time allows
-    python -m benchmarks.on_gpu --pack kernels.pack --from FOLDER   # goes on behind what FOLDER holds
+    python -m benchmarks.on_gpu --pack kernels.pack                 # the most important steps first, as time allows
+    python -m benchmarks.on_gpu --pack kernels.pack --from FOLDER   # continue with the results in FOLDER
 
-    EMULATED_CUDA=1 python -m benchmarks.on_gpu                     # all steps in small, on the tests' emulated device
+    EMULATED_CUDA=1 python -m benchmarks.on_gpu                     # all steps, shortened, on the emulated device
 
-Every step runs in a process of its own, which is watched by its progress: what hangs is killed after 25 seconds, blamed
-and left behind. Results are written at once, to rows.jsonl and on_gpu.log in the folder OUT or benchmarks/results; the
-last page says first what is wrong. The steps, in their order:
+Each step runs in a process of its own. A process that makes no progress (by default for 25 seconds) is killed, its row
+is recorded as hung, and the step continues with the next row. Results are written at once, to rows.jsonl and on_gpu.log
+in the folder $OUT or benchmarks/results. The final report lists errors first. The steps, in their order:
 
 """
 
@@ -29,11 +29,11 @@ from benchmarks.progress import Rows, emulated, read
 from benchmarks.supervision import Outcome, Step, interpreter, supervise
 
 ROWS, LOG, BITS = "rows.jsonl", "on_gpu.log", "bits.npz"
-_LEAST = 5.0  # seconds left below which no step is begun
-_FOUND = 9  # what compute-sanitizer is told to return where it found something
-_STREAMS = ("gpu/test_streams", "gpu/test_memory", "gpu/test_interchange")  # modules of tests
+_LEAST = 5.0  # no step is started with less than this many seconds left
+_FOUND = 9  # exit code by which compute-sanitizer reports errors
+_STREAMS = ("gpu/test_streams", "gpu/test_memory", "gpu/test_interchange")  # test modules
 _NO_SANITIZER = "compute-sanitizer is not installed here"
-# What steps are told besides on the emulated device, where all takes long; and those that it can have no answer for.
+# On the emulated device, which is slow: options that shorten the steps, and steps that need hardware.
 _SMALL = {
     "kernels": ("--arch", "sm_90a", "--filter", "max_pool_float32_3d_vectors_3x"),
     "probes": ("--share", "2000"),
@@ -48,13 +48,13 @@ _SMALL = {
     "large": ("--most", "1"),
     "all layers": ("--most", "4", "--work", "1e5"),
 }
-_OF_HARDWARE = dict.fromkeys(("memcheck", "racecheck"), "compute-sanitizer looks at hardware alone")
+_OF_HARDWARE = dict.fromkeys(("memcheck", "racecheck"), "compute-sanitizer needs a real GPU")
 _EMULATED = {"GPUCONV_REQUIRE_GPU": "0", "GPUCONV_REQUIRE_EMULATOR": "1"}
 _CASES = ("cuda/test_cases", "cpu/test_gradients", "gpu/test_tools", "gpu/test_models")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the steps that are left; return 1 where anything was wrong, in this command or one before."""
+    """Run the remaining steps; return 1 if anything was wrong, in this command or in those it continues."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.begun is not None and (what := _of_another_kind(arguments.begun)):
@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
         print(last_page.step_line(outcome), flush=True)
         own.end(outcome.step, outcome.status, seconds=round(outcome.seconds, 1), detail=outcome.detail)
         if outcome.step == "environment" and outcome.status == "failed":
-            break  # there is no device, or none that CuPy can use
+            break  # CuPy finds no usable device
     page = last_page.of(path, folder)
     print(page.text)
     return int(page.wrong)
@@ -89,7 +89,7 @@ def _outcome(step: Step, path: Path, log: Path, deadline: float, extra: dict[str
 
 
 def _of_another_kind(begun: Path) -> str:
-    """Say why results cannot be gone on with: emulated ones and those of a GPU are never mixed."""
+    """Return why ``begun`` cannot be continued, or "": emulated results and a GPU's are never mixed."""
     of_emulator = any(line.get("emulated", False) for line in read(begun / ROWS))
     if of_emulator == emulated() or not (begun / ROWS).exists():
         return ""
@@ -97,7 +97,7 @@ def _of_another_kind(begun: Path) -> str:
 
 
 def _folder(begun: Path | None) -> Path:
-    """Return where results go, with what an earlier command has left."""
+    """Return the folder for results, and copy the results of an earlier command there."""
     folder = Path(os.environ["OUT"]) if os.environ.get("OUT") else Path(__file__).parent / "results"
     folder.mkdir(parents=True, exist_ok=True)
     if begun is None:
@@ -111,17 +111,17 @@ def _folder(begun: Path | None) -> Path:
 
 
 def steps(folder: Path, packed: bool = False) -> list[Step]:
-    """Return all steps in their order; one that cannot run here has no command."""
+    """Return all steps in order; one that cannot run here has no command."""
     found = _steps(folder, packed)
     return [_in_small(step) for step in found] if emulated() else found
 
 
 def _in_small(step: Step) -> Step:
-    """Return a step for the emulated device, where compilers and busy cores may make it slow."""
+    """Return a step shortened for the emulated device, with generous time limits."""
     if step.name in _OF_HARDWARE:
         return replace(step, command=(), why=_OF_HARDWARE[step.name])
     python, option, module, *words = step.command
-    # Tests have the device by themselves, and gpuconv's command compiles machine code, without any.
+    # Tests install the emulated device themselves; `gpuconv compile` needs no device.
     runner = ("benchmarks.emulated",) if module.partition(".")[0] == "benchmarks" else ()
     command = (python, option, *runner, module, *words, *_SMALL.get(step.name, ()))
     return replace(step, command=command, seconds=max(step.seconds, 240), quiet=120, waking=240)
@@ -156,13 +156,13 @@ def _steps(folder: Path, packed: bool) -> list[Step]:
 
 
 def _tests(name: str, rows: str, seconds: float, *files: str, jobs: int) -> Step:
-    """Return a step of test files; several processes share one GPU, with a limit for each test."""
+    """Return a step that runs test files in ``jobs`` processes (0: in one) on one GPU, with a time limit per test."""
     command = interpreter("-m", "pytest", "-q", "-m", "gpu", *(f"tests/{file}.py" for file in files))
     command += ("-p", "benchmarks.pytest_rows", "--rows", rows, "--step", name)
-    command += ("-p", "no:cacheprovider", "-W", "default", "--maxfail=60")  # a library's new warning is no failure here
+    command += ("-p", "no:cacheprovider", "-W", "default", "--maxfail=60")  # warnings of libraries are no errors here
     several = bool(jobs) and find_spec("xdist") is not None
     command += ("-n", str(min(jobs, 2) if emulated() else jobs), "--dist", "worksteal") if several else ()
-    if several and find_spec("pytest_timeout") is not None:  # else one that hangs holds up the others' end
+    if several and find_spec("pytest_timeout") is not None:  # a hanging test must not hold up the other processes
         command += ("--timeout", "60", "--timeout-method", "thread")
     return Step(name, command, seconds, quiet=90 if several else 25, dumps=not several)
 
@@ -178,7 +178,7 @@ def _sanitized(name: str, rows: str, seconds: float, *words: str) -> Step:
 
 
 def find_sanitizer() -> str | None:
-    """Return compute-sanitizer's path: from PATH, CUDA's folders, or a package of NVIDIA's in this environment."""
+    """Return the path of compute-sanitizer: on PATH, in CUDA's folders, or in an NVIDIA package; None without it."""
     found = shutil.which("compute-sanitizer")
     if found is not None:
         return found
@@ -200,11 +200,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.on_gpu", description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=570, help="for this command (default %(default)s)")
-    parser.add_argument("--pack", type=Path, metavar="FILE", help="kernels compiled beforehand: gpuconv compile --pack")
-    parser.add_argument("--from", type=Path, dest="begun", metavar="FOLDER", help="go on behind an earlier command")
-    parser.add_argument("--only", nargs="+", choices=named, metavar="STEP", help="these steps alone")
-    parser.add_argument("--skip", nargs="+", choices=named, metavar="STEP", default=[], help="not these steps")
+    parser.add_argument("--seconds", type=float, default=570, help="time limit of this command (default %(default)s)")
+    parser.add_argument("--pack", type=Path, metavar="FILE", help="precompiled kernels: gpuconv compile --pack FILE")
+    parser.add_argument(
+        "--from", type=Path, dest="begun", metavar="FOLDER", help="continue an earlier command's results"
+    )
+    parser.add_argument("--only", nargs="+", choices=named, metavar="STEP", help="run only these steps")
+    parser.add_argument("--skip", nargs="+", choices=named, metavar="STEP", default=[], help="skip these steps")
     return parser
 
 

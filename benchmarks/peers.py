@@ -1,4 +1,4 @@
-"""The peers that gpuconv is measured against, each a one-node model of a layer."""
+"""ONNX Runtime as the CPU peer: each layer as a one-node model."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from benchmarks.layers import Layer
 
 
 class OnnxRuntime:
-    """ONNX Runtime's CPU provider with its default graph optimization; the weights are initializers.
+    """ONNX Runtime's CPU provider with its default graph optimization; weights are initializers.
 
-    Its threads may spin (its own default): without, it took up to twice as long, and was never faster. So that its
-    spinning does not disturb the other side, turns are taken only once the process is idle (see timing). Plain `run`
-    was as fast as input and output binding.
+    Its threads may spin, as by default: without spinning it took up to twice as long and was never faster. So that
+    spinning does not disturb the other side, each turn starts only when the process is idle (see benchmarks/timing.py).
+    Plain ``run`` was as fast as I/O binding.
     """
 
     def __init__(self, layer: Layer, weights: dict[str, Any], threads: int, spin: bool) -> None:
         self._session = session(model(layer, weights, newest_opset()), threads, spin)
 
     def __call__(self, x: Any) -> list[Any]:
-        """Compute every output of the layer."""
+        """Compute all outputs of the layer."""
         outputs: list[Any] = self._session.run(None, {"x": x})
         return outputs
 
@@ -50,19 +50,19 @@ def model(layer: Layer, weights: dict[str, Any], opset: int) -> onnx.ModelProto:
 
 @lru_cache(maxsize=1)
 def newest_opset() -> int:
-    """The newest opset that both onnx and ONNX Runtime know."""
+    """Return the newest opset that both onnx and ONNX Runtime support."""
     layer = Layer("probe", "", "MaxPool", (1, 1, 2), (1,), (1,), (0, 0), (1,), ("fp32",))
     for opset in range(onnx.defs.onnx_opset_version(), 0, -1):
         try:
             session(model(layer, {}, opset), threads=1, spin=False)
-        except Exception:  # ONNX Runtime refuses opsets from its future with several exception types
+        except Exception:  # ONNX Runtime rejects newer opsets with various exception types
             continue
         return opset
     raise RuntimeError("onnx and ONNX Runtime have no opset in common")
 
 
 def session(model: onnx.ModelProto | str, threads: int, spin: bool) -> Any:
-    """Return what runs a model, or that of a file, with ONNX Runtime's default optimizations."""
+    """Return an inference session for a model, or for the path of one, with default optimizations."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

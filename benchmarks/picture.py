@@ -1,4 +1,4 @@
-"""A picture of a GPU measurement: every layer's speed-up over PyTorch, class by class, and a roofline per dtype."""
+"""Draw a GPU measurement: each layer's speed-up over PyTorch by class, and a roofline plot per dtype."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from benchmarks import floors, gpu_summary, layers
 
 Row = dict[str, Any]
-Members = list[dict[str, Row]]  # a layer's rows by layout
+Members = list[dict[str, Row]]  # for each layer, its rows by layout
 _COLOURS = {"NCHW": "#0b6e4f", "channels_last": "#8cc5a2"}
 _PEER, _WRONG, _ROOF = "#e08e45", "#b00020", "#444444"
 
 
 def columns(rows: list[Row]) -> dict[str, list[tuple[str, Members]]]:
-    """Return what to draw: by dtype, the classes with their timed layers, the one with the least speed-up first."""
+    """Return what to draw: by dtype, the classes with their timed layers, the smallest speed-up first."""
     result: dict[str, list[tuple[str, Members]]] = {}
     drawn = [row for row in rows if "our_median" in row]
     for dtype in dict.fromkeys(gpu_summary.label(row) for row in drawn):
@@ -36,12 +36,12 @@ def _least(member: dict[str, Row]) -> float:
 
 
 def draw(rows: list[Row], path: Path, title: str, bandwidth: float) -> None:
-    """Draw the rows and save them as PNG; ``bandwidth`` is that of a copy, in bytes a second.
+    """Draw the rows and save them as PNG; ``bandwidth`` is the copy bandwidth in bytes per second.
 
     Raises
     ------
     ImportError
-        Where matplotlib is not installed.
+        matplotlib is not installed.
     """
     import matplotlib
 
@@ -94,7 +94,7 @@ def _speed_ups(axis: Any, dtype: str, groups: list[tuple[str, Members]]) -> None
 
 
 def _bar(axis: Any, place: float, row: Row) -> None:
-    """Draw a bar from 1 to the speed-up; without a peer there is only the text."""
+    """Draw a bar from 1 to the speed-up, labelled with the percentage of the floor; without a peer only the label."""
     ratio, share = row.get("ratio", 1.0), row["floor_seconds"] / row["our_median"]
     colour = _WRONG if row["wrong"] else _COLOURS[row["layout"]]
     axis.barh(place, ratio - 1, 0.38, left=1, color=colour)
@@ -102,7 +102,7 @@ def _bar(axis: Any, place: float, row: Row) -> None:
 
 
 def _roofline(axis: Any, dtype: str, rows: list[Row], bandwidth: float) -> None:
-    """Draw operations per second over operations per byte, for both sides, under the roofs of memory and arithmetic."""
+    """Plot FLOP/s over FLOP per byte for both sides, under the memory and arithmetic roofs."""
     intensities = [row["flops"] / row["floor_bytes"] for row in rows]
     ends = [10 ** (log10(min(intensities)) - 0.2), 10 ** (log10(max(intensities)) + 0.2)]
     axis.loglog(ends, [bandwidth * end / 1e12 for end in ends], color=_ROOF, linewidth=1)

@@ -1,7 +1,7 @@
-"""What the first plan of a problem costs: calls of Python functions, which no machine changes, and milliseconds.
+"""Measure the cost of a problem's first plan: Python function calls, the same on every machine, and milliseconds.
 
-Every static case is planned once, which warms what is kept once a process: layouts of structs, tables of devices. What
-is kept of problems is then forgotten before each plan that counts.
+All cases are planned once before, which fills the per-process caches (struct layouts, device tables). The caches of
+problems are cleared before each counted plan.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Representative, representative
 
 MOST_CALLS = 25_000
-_MEDIAN_MS, _MOST_MS = 5.0, 15.0  # of a class, and of any case
+_MEDIAN_MS, _MOST_MS = 5.0, 15.0  # limits: median of a class, and any case
 _SAMPLES = 5
-_MANY = 256  # entries that caches have room for whose keys are of problems
+_MANY = 256  # caches of at least this many entries are keyed by problems
 _Class = tuple[str, str, str]  # operator, layout and dtype
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Count, time and print; return 1 where a plan costs more than it may, 2 without such a device."""
+    """Count, time and print; return 1 if a plan exceeds its limits, 2 for an unknown device."""
     try:
         device = representative(arguments.arch)
     except ArgumentError as reason:
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def measured(cases: Iterable[Case], device: Representative) -> list[dict[str, Any]]:
-    """Return a row for every case."""
+    """Return one row per case."""
     cases = list(cases)
     for case in cases:
         static_plan.planner_of(case, device)()
@@ -71,12 +71,12 @@ def measured(cases: Iterable[Case], device: Representative) -> list[dict[str, An
 
 
 def count(case: Case, device: Representative) -> int:
-    """Return how many Python functions the first plan of a case calls, each step of a generator being a call."""
+    """Return the number of Python function calls in the first plan of a case; resuming a generator counts as a call."""
     return calls_of(_first(case, device))
 
 
 def calls_of(function: Callable[[], Any]) -> int:
-    """Return how many Python functions are called by a function, itself among them."""
+    """Return the number of Python function calls made by ``function``, its own included."""
     found = 0
 
     def see(_frame: FrameType, event: str, _argument: Any) -> None:
@@ -93,13 +93,13 @@ def calls_of(function: Callable[[], Any]) -> int:
 
 
 def _first(case: Case, device: Representative) -> Callable[[], Plan]:
-    """Return what plans a case as if there had been none like it."""
+    """Return a function that plans a case with empty problem caches."""
     forget_problems()
     return static_plan.planner_of(case, device)
 
 
 def forget_problems() -> None:
-    """Empty the caches of gpuconv whose keys are of problems."""
+    """Clear gpuconv's caches that are keyed by problems."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "gpuconv":
             for cached in vars(module).values():
@@ -108,7 +108,7 @@ def forget_problems() -> None:
 
 
 def _samples(case: Case, device: Representative) -> Iterator[float]:
-    """Yield milliseconds of this thread's own time."""
+    """Yield milliseconds of thread time of the first plan."""
     gc.disable()
     try:
         for _ in range(_SAMPLES):
@@ -121,7 +121,7 @@ def _samples(case: Case, device: Representative) -> Iterator[float]:
 
 
 def too_much(rows: Iterable[dict[str, Any]]) -> bool:
-    """Tell whether any case calls or takes more than it may, or a class in the median."""
+    """Return whether any case, or the median of any class, exceeds its limit."""
     return any(
         max(row["calls"] for row in of_class) > MOST_CALLS
         or max(row["ms"] for row in of_class) > _MOST_MS

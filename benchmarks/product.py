@@ -1,4 +1,4 @@
-"""The matrix product inside a dense Conv, by itself: what is left of a layer's time if all else were free."""
+"""Time only the matrix product inside a dense Conv: a lower bound on the layer's time by GEMM."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from benchmarks.layers import Layer
 
-_ELEMENTS = 2**24  # of the matrix of windows: more of its columns are measured in part
+_ELEMENTS = 2**24  # of the im2col matrix; of a larger one only a part of the columns is timed
 _ROUNDS = 7
 
 
 def seconds(layer: Layer) -> float:
-    """Return the median time of ``np.matmul`` on ready matrices (M, K) and (K, positions), by BLAS's own threads."""
+    """Return the median seconds of ``np.matmul`` on prepared matrices (M, K) and (K, positions), by BLAS's threads."""
     rows, depth = layer.k_out, layer.x[1] * prod(layer.kernel)
     positions = prod(layer.y_shape) // rows
     part = min(positions, max(512, _ELEMENTS // depth))

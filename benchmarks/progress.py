@@ -1,7 +1,7 @@
-"""Rows of a long measurement, which go on behind a row that hangs, and in a later command where one was cut off.
+"""A crash-safe log of a long measurement, row by row, so that a later process can continue it.
 
-All steps of a visit share one file of JSON lines. A row is two of them, each written at once: that it has begun, and
-how it ended. A row that a process was lost in has begun only; who watches the process ends it, as hung or as died.
+All steps of a GPU run share one file of JSON lines. Each row writes two lines at once: that it has begun, and how it
+ended. A row whose process was lost has only begun; the supervising process then ends it as hung or died.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 Line = dict[str, Any]
 Item = TypeVar("Item")
 _OPEN = ("begun", "noted")
-_TRIES = 2  # that a row is begun and not ended by anybody, before it is taken to be at fault
+_TRIES = 2  # a row begun this often without an end is recorded as hung
 
 
 def read(path: Path) -> list[Line]:
-    """Return the file's lines; a last one that was cut off is left out, and a file that is absent has none."""
+    """Return the lines of a file; a truncated line is skipped, and a missing file has none."""
     if not path.exists():
         return []
     found = []
@@ -34,34 +34,36 @@ def read(path: Path) -> list[Line]:
 
 
 def emulated() -> bool:
-    """Tell whether this is on the emulated device of the tests: every line then says so."""
+    """Return whether this process uses the emulated device; every line is then marked as such."""
     return os.environ.get("EMULATED_CUDA") == "1"
 
 
 def spread(items: Sequence[Item], most: int | None) -> list[Item]:
-    """Return no more than so many, at equal distances; all of them for None."""
+    """Return at most ``most`` items, evenly spaced; all items for None."""
     return list(items[:: max(1, ceil(len(items) / most))] if most else items)
 
 
 class Rows:
-    """The rows of one step.
+    """The rows of one step in a shared file.
 
     Parameters
     ----------
     path : Path
-        The file of all steps; made where it is absent.
+        The file of all steps; created if missing.
     step : str
 
     Attributes
     ----------
-    ended, noted : dict of str to dict
-        By row, the line that ended it, and the last of everything that it said it was at.
+    ended : dict of str to dict
+        By row, the line that ended it.
+    noted : dict of str to dict
+        By row, all fields that it has noted as its progress, merged.
     """
 
     def __init__(self, path: Path, step: str) -> None:
         self._path, self._step = path, step
         if path.exists() and not path.read_text(encoding="utf-8", errors="replace").endswith("\n"):
-            self._append("\n")  # behind a line that was cut off
+            self._append("\n")  # terminate a truncated line
         lines = [line for line in read(path) if line.get("step") == step]
         self._begun = Counter(line["row"] for line in lines if line["status"] == "begun")
         self.noted: dict[str, Line] = {}
@@ -71,7 +73,7 @@ class Rows:
         self.ended: dict[str, Line] = {line["row"]: line for line in lines if line["status"] not in _OPEN}
 
     def left(self, names: Iterable[str]) -> Iterator[str]:
-        """Yield the names of the rows that are left, in order, and write that each begins."""
+        """Yield the names of the rows that have not ended, in order, writing for each that it has begun."""
         for name in names:
             if name in self.ended:
                 continue
@@ -82,7 +84,7 @@ class Rows:
             yield name
 
     def note(self, name: str, **found: Any) -> None:
-        """Write what a row that has begun is at, for whoever finds that it never ended."""
+        """Write the progress of a row that has begun, to be found if it never ends."""
         self._merge({"row": name, **found})
         self._write({"row": name, "status": "noted", **found})
 
@@ -90,18 +92,18 @@ class Rows:
         self.noted.setdefault(line["row"], {}).update(line)
 
     def end(self, name: str, status: str = "passed", **found: Any) -> None:
-        """Write how a row ended: passed, failed, skipped, hung or died; and what was found."""
+        """Write how a row ended (passed, failed, skipped, hung or died) and its results."""
         self.ended[name] = {"step": self._step, "row": name, "status": status, **found}
         self._write({"row": name, "status": status, **found})
 
     def open(self) -> list[str]:
-        """Return the rows that have begun and not ended, the last one at the end."""
+        """Return the rows that have begun and not ended, the most recent last."""
         lines = [line for line in read(self._path) if line.get("step") == self._step]
         state = {line["row"]: line["status"] for line in lines}
         return [name for name, status in state.items() if status in _OPEN]
 
     def _write(self, line: Line) -> None:
-        """Append a line by one call of the system, so that it is there whole or not at all."""
+        """Append a line by one system call, so that it is written completely or not at all."""
         mark = {"emulated": True} if emulated() else {}
         self._append(json.dumps({"step": self._step, **mark, **line}, separators=(",", ":")) + "\n")
 

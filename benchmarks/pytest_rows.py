@@ -1,8 +1,8 @@
-"""A plugin of pytest: every test is a row of a visit, and tests whose rows have ended are not run again.
+"""pytest plugin that logs each test as a row of a GPU run, and skips tests whose rows have ended.
 
     python -m pytest -p benchmarks.pytest_rows --rows FILE --step NAME …
 
-Where a test has cost its process the device, the process ends, as no later test could pass; another one goes on.
+If a test makes this process lose its CUDA context, the process exits, as no later test could pass; another continues.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from benchmarks.supervision import LOST
 from gpuconv.cuda.call import device
 
 _NO_TESTS = 5  # pytest's exit code
-_SENDING = 0.5  # seconds until a report of this process is where it is gathered
+_SENDING = 0.5  # seconds for a report to reach the process that collects them
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
+    """Add the options of this plugin."""
     group = parser.getgroup("rows")
-    group.addoption("--rows", type=Path, required=True, metavar="FILE")
-    group.addoption("--step", required=True)
-    group.addoption("--most", type=int, metavar="N", help="only N tests, from the first file to the last")
+    group.addoption("--rows", type=Path, required=True, metavar="FILE", help="append a row per test to FILE")
+    group.addoption("--step", required=True, help="name of the step in these rows")
+    group.addoption("--most", type=int, metavar="N", help="run only N tests, evenly spaced over the files")
 
 
 class Reporter:
-    """Writes the rows; of several processes the one that gathers what the others report."""
+    """Writes the rows; with pytest-xdist, in the controller, which collects all reports."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._found: dict[str, tuple[str, str]] = {}  # status and detail of tests that have not been torn down
+        self._found: dict[str, tuple[str, str]] = {}  # status and detail of tests before their teardown
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Begin a row."""
@@ -47,24 +47,24 @@ class Reporter:
             status, detail = report.outcome, _said(report)
         if report.when in ("setup", "call"):
             self._found[report.nodeid] = (status, detail)
-        else:  # the teardown, or what stands for all of a test whose process was lost
+        else:  # the teardown, or the single report of a test whose process was lost
             self._rows.end(report.nodeid, status, detail=detail)
 
 
 class Watcher:
-    """Ends a process that has no device any more, after what it found was reported."""
+    """Exits the process if the CUDA context is lost, after its last report was sent."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Look at the device after a failure."""
+        """Check the CUDA context after a failure."""
         if report.failed and device.unavailable_reason() is None and not alive():
-            print("the device does not answer this process any more", flush=True)
+            print("the CUDA context of this process is lost", flush=True)
             time.sleep(_SENDING)
             os._exit(LOST)
 
 
 def alive() -> bool:
-    """Tell whether the device still answers: after an illegal access it does not until the process ends."""
+    """Return whether the CUDA context still works; after an illegal access it fails until the process ends."""
     import cupy  # type: ignore[import-not-found]
 
     try:
@@ -75,7 +75,7 @@ def alive() -> bool:
 
 
 def _said(report: pytest.TestReport) -> str:
-    """Return the line that says what was wrong."""
+    """Return the first line of a failure's message, or ""."""
     if not report.failed:
         return ""
     crash = getattr(report.longrepr, "reprcrash", None)
@@ -84,16 +84,19 @@ def _said(report: pytest.TestReport) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let one process write, and every one watch its own device."""
+    """Register the reporter in the controller, and a watcher in each process that runs tests without a controller."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Reporter(_rows(config)), "rows of a visit")
     if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
         config.pluginmanager.register(Watcher(), "watcher of the device")
 
 
-@pytest.hookimpl(trylast=True)  # behind marks and the tiers
+@pytest.hookimpl(trylast=True)  # after the selection by marks and tiers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what has ended; every process finds the same, as rows are written only after all have collected."""
+    """Deselect tests whose rows have ended.
+
+    All processes select the same tests, as rows are written only after all have collected.
+    """
     ended = _rows(config).ended
     left = {item: None for item in spread(items, config.getoption("--most")) if item.nodeid not in ended}
     config.hook.pytest_deselected(items=[item for item in items if item not in left])
@@ -101,7 +104,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Take it for success that no test is left."""
+    """Exit successfully if no test is left to run."""
     if exitstatus == _NO_TESTS:
         session.exitstatus = 0
 

@@ -1,4 +1,4 @@
-"""Random layers as users of a CPU have them, from a seed: for times that no listed layer was tuned for."""
+"""Draw random layers for the CPU from a seed, to measure shapes that nothing was tuned for."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from random import Random
 
 from benchmarks.layers import Layer, reach
 
-# Of twenty layers so many are of each operator; MaxPool has its Indices in half of them.
+# Layers per operator among twenty; half of the MaxPool layers return Indices.
 MIX = {"Conv": 11, "ConvTranspose": 4, "MaxPool": 5}
-FLOPS = 1e9  # at most, and at least a thousandth of it
+FLOPS = 1e9  # largest work of a layer; the smallest is a thousandth of it
 _CHANNELS = (1, 3, 8, 16, 24, 32, 48, 64, 96, 100, 128, 160, 192, 256, 320, 384, 512)
 _EXTENTS = (7, 250)
 _KERNELS = (1, 1, 2, 3, 3, 3, 3, 4, 5, 7)
-_LONG = (9, 15, 31, 64)  # kernels along one axis
-_BYTES = 32e6  # of x and y in float32
+_LONG = (9, 15, 31, 64)  # further kernel sizes of layers with one spatial axis
+_BYTES = 32e6  # largest size of x and y together, in float32
 
 
 def layers(seed: int, count: int) -> list[Layer]:
-    """Return so many layers, the same ones for the same seed.
+    """Return ``count`` layers, always the same for the same seed.
 
-    Channels are 1 to 512, extents 7 to 250, kernels 1 to 7 (9 to 64 in one dimension), strides 1 to 3, dilations 1 or
-    2. One Conv in five is grouped or depthwise, and one layer in six has one axis. The batch is 1, 2, 4 or 8.
+    Channels are 1 to 512, extents 7 to 250, kernels 1 to 7 (up to 64 with one spatial axis), strides 1 to 3, dilations
+    1 or 2. One Conv in five is grouped or depthwise, and one layer in six has one spatial axis. The batch is 1, 2, 4 or
+    8.
     """
     random = Random(seed)
     operators = [op for op, share in MIX.items() for _ in range(share)]

@@ -1,7 +1,8 @@
-"""gpuconv.onnx.OPS against onnx.reference's own operators: one node, in turns, as ReferenceEvaluator runs it.
+"""Compare gpuconv.onnx.OPS with onnx.reference's own operators: one node run by ReferenceEvaluator, alternating.
 
-The ratio is onnx.reference's median over gpuconv's: 10 is ten times as fast. Each row has more than 10^6 products (taps
-of a window, elements for MaxUnpool). ``loops`` tells what onnx.reference walks in Python: groups, windows or elements.
+The ratio is onnx.reference's median time divided by gpuconv's: 10 is ten times as fast. Each row has more than 10^6
+products (taps of windows for pools, elements for MaxUnpool). ``loops`` names what onnx.reference iterates over in
+Python: groups, windows or elements.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from onnx.reference import ReferenceEvaluator
 from benchmarks import machine, timing
 from gpuconv.onnx import OPS
 
-_ROUNDS, _FEW = 15, 3  # the few are of rows that take long
+_ROUNDS, _FEW = 15, 3  # rounds per row, and per row with calls longer than _LONG
 _LONG = 0.2  # seconds
 _OPSET = 22
 
 
 @dataclass(frozen=True)
 class Row:
-    """One node: its operator, the shapes of x and of the weights or the window, and its attributes."""
+    """One node: its operator, the shapes of x and of the weights or window, and its attributes."""
 
     op: str
     x: tuple[int, ...]
@@ -39,7 +40,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Say all that a row is but its operator."""
+        """The row's shapes, dtype and attributes as text."""
         words = ["×".join(map(str, self.x)) + (" by " + "×".join(map(str, self.w)) if self.w else ""), self.dtype]
         words += [f"{name} {value}" for name, value in (self.attributes or {}).items()]
         return ", ".join(words)
@@ -78,7 +79,7 @@ ROWS = (
     _transposed((1, 32, 14, 14), (32, 32, 4, 4), strides=[2, 2], **PADDED),
     _transposed((2, 16, 500), (16, 16, 4), strides=[2]),
     _transposed((1, 32, 14, 14), (32, 32, 3, 3), "float16"),
-    _transposed((4, 2, 80, 80), (2, 1, 5, 5), group=2),  # onnx.reference can only do as many groups as channels
+    _transposed((4, 2, 80, 80), (2, 1, 5, 5), group=2),  # onnx.reference needs one group per channel
     _transposed((1, 8, 80, 80), (8, 1, 5, 5), group=8),
     _transposed((1, 64, 32, 32), (64, 1, 4, 4), group=64, strides=[2, 2], **PADDED),
     _pool("MaxPool", (1, 32, 64, 64), (3, 3), **PADDED),
@@ -94,7 +95,7 @@ ROWS = (
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure all rows, print the table, write the JSON."""
+    """Measure all rows, print the table and write the JSON."""
     rows = []
     others = machine.Others()
     for row in (row for row in ROWS if arguments.op in (None, row.op)):
@@ -113,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _seconds(row: Row) -> tuple[float, float]:
-    """Return the medians of gpuconv's and of onnx.reference's seconds."""
+    """Return the median seconds of gpuconv's operators and of onnx.reference's."""
     model, inputs = _model(row)
     ours, theirs = (ReferenceEvaluator(model, new_ops=ops) for ops in (OPS, None))
     calls: tuple[Callable[[], Any], ...] = (lambda: ours.run(None, inputs), lambda: theirs.run(None, inputs))
@@ -129,7 +130,7 @@ def _seconds(row: Row) -> tuple[float, float]:
 
 
 def _model(row: Row) -> tuple[Any, dict[str, Any]]:
-    """Return a model of the row's node, whose weights are constants, and its inputs: small integers."""
+    """Return a one-node model with constant weights, and its inputs; all values are small integers."""
     rng = np.random.default_rng(0)
     x = rng.integers(-8, 9, row.x).astype(row.dtype)
     given = dict(row.attributes or {})

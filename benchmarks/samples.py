@@ -1,6 +1,6 @@
-"""The exact results of a layer at some of its outputs, in float64, from its definition.
+"""Exact values of sampled outputs of a layer, computed in float64 from the operator's definition.
 
-Arrays are only indexed, by a function that is given along: that of the library they are in.
+Arrays are only indexed, through a given function, so they may belong to any library and device.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import numpy as np
 from benchmarks import calls
 from benchmarks.layers import Layer
 
-Take = Callable[[Any, tuple[Any, ...]], Any]  # an array's elements at arrays of indices, as a NumPy array
-# bits of the significand and exponent of the smallest subnormal
+Take = Callable[[Any, tuple[Any, ...]], Any]  # (array, index arrays) -> elements as a NumPy array
+# Bits of the significand, and the exponent of the smallest subnormal.
 _FORMATS = {"float16": (11, -24), "bfloat16": (8, -133), "float32": (24, -149), "float64": (53, -1074)}
-_FORMATS["complex64"] = _FORMATS["float32"]  # of its parts
-_LEFT_OUT = {"tf32": 2.0**-11, "3xtf32": 2.0**-21}  # of a factor, at most; as gpuconv.precision says
+_FORMATS["complex64"] = _FORMATS["float32"]  # real and imaginary part
+_LEFT_OUT = {"tf32": 2.0**-11, "3xtf32": 2.0**-21}  # largest relative rounding of a factor, see gpuconv.precision
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Sums of a layer or a gradient: their values, the sums of magnitudes, and the number of terms."""
+    """Sampled sums of a layer or gradient: exact values, sums of the terms' magnitudes, and the number of terms."""
 
     values: Any
     magnitudes: Any
     terms: int
 
     def bound(self, dtype: str, precision: str = "ieee") -> Any:
-        """Return what a result may be off by: any order of summation in the accumulator's type, one rounding.
+        """Return the error bound of a result: any summation order in the accumulator's dtype, then one rounding.
 
-        Tensor cores, which multiply all but float32 as it is, may round sums in float32 twice as coarsely; TF32 leaves
-        bits of the factors out. Each part of a complex result is a sum of twice as many terms.
+        Only float32 and complex64 in "ieee" avoid tensor cores, which may round float32 sums twice as coarsely. TF32
+        rounds the factors. Each part of a complex result is a sum of twice as many terms.
         """
         bits, smallest = _FORMATS[dtype]
         plain = dtype in ("float32", "complex64") and precision == "ieee"
@@ -46,19 +46,19 @@ class Sums:
         return parts**0.5 * (sums + rounding * abs(self.values) + 2.0 ** (smallest - 1))
 
     def with_relu(self, residual: Any) -> Sums:
-        """Return the sums with one term more, and then without those below zero, whose errors do not grow by that."""
+        """Return max(sums + residual, 0): one more term; ReLU does not enlarge errors."""
         values = np.maximum(self.values + residual, 0.0)
         return Sums(values, self.magnitudes + abs(residual), self.terms + 1)
 
 
 def positions(layer: Layer, count: int, seed: int = 0) -> tuple[Any, ...]:
-    """Return indices of the first and the last element of the result and of ``count`` random ones."""
+    """Return index arrays of the first and last element of the result and of ``count`` random ones."""
     random, shape = np.random.default_rng(seed), calls.of(layer).result_shape
     return tuple(np.concatenate([[0, size - 1], random.integers(0, size, count)]) for size in shape)
 
 
 def sums(layer: Layer, take: Take, x: Any, w: Any, b: Any, at: tuple[Any, ...]) -> Sums:
-    """Return the results of Conv or ConvTranspose at these positions; ``b`` may be None."""
+    """Return the values of Conv or ConvTranspose at these positions; ``b`` may be None."""
     image, filters, *places = at
     coordinates, inside = windows(layer, places)
     depth, width = layer.x[1] // layer.group, layer.k_out // layer.group
@@ -75,7 +75,7 @@ def sums(layer: Layer, take: Take, x: Any, w: Any, b: Any, at: tuple[Any, ...]) 
 
 
 def maxima(layer: Layer, take: Take, x: Any, at: tuple[Any, ...]) -> tuple[Any, Any]:
-    """Return the values and Indices of MaxPool at these positions; no window may be without any element."""
+    """Return the values and Indices of MaxPool at these positions; each window must have a valid element."""
     image, channel, *places = at
     coordinates, inside = windows(layer, places)
     seen = take(x, (image[:, None], channel[:, None], *coordinates))
@@ -87,7 +87,7 @@ def maxima(layer: Layer, take: Take, x: Any, at: tuple[Any, ...]) -> tuple[Any, 
 
 
 def averages(layer: Layer, take: Take, x: Any, at: tuple[Any, ...]) -> Sums:
-    """Return the results of AveragePool at these positions; no window may be without any element."""
+    """Return the values of AveragePool at these positions; each window must have a valid element."""
     image, channel, *places = at
     coordinates, inside = windows(layer, places)
     seen = np.where(inside, take(x, (image[:, None], channel[:, None], *coordinates)), 0.0)
@@ -96,7 +96,7 @@ def averages(layer: Layer, take: Take, x: Any, at: tuple[Any, ...]) -> Sums:
 
 
 def divisors(layer: Layer, places: list[Any]) -> Any:
-    """Return how many taps of AveragePool's windows count, by the outputs' coordinates."""
+    """Return AveragePool's divisors for outputs at these coordinates: the number of taps that count."""
     counts, rank = 1, len(layer.kernel)
     for axis, place in enumerate(places):
         begin, end = layer.pads[axis], layer.pads[rank + axis]
@@ -107,7 +107,7 @@ def divisors(layer: Layer, places: list[Any]) -> Any:
 
 
 def windows(layer: Layer, places: list[Any]) -> tuple[list[Any], Any]:
-    """Return the input's coordinates for every output and tap in row-major order, and which lie inside of it."""
+    """Return the input coordinates of each output and tap (taps in row-major order), and a mask of the valid ones."""
     rank = len(layer.kernel)
     axes = [_axis(layer, axis, place) for axis, place in enumerate(places)]
     count, taps = len(places[0]), prod(layer.kernel)
@@ -121,7 +121,7 @@ def windows(layer: Layer, places: list[Any]) -> tuple[list[Any], Any]:
 
 
 def _axis(layer: Layer, axis: int, place: Any) -> tuple[Any, Any]:
-    """Return coordinates and whether they are inside of the input, (outputs, taps) of one axis; 0 for those outside."""
+    """Return input coordinates and the mask of valid ones along one axis, (outputs, taps); invalid ones are 0."""
     stride, pad, extent = layer.strides[axis], layer.pads[axis], layer.x[2 + axis]
     taps = np.arange(layer.kernel[axis]) * layer.dilations[axis]
     if layer.op == "ConvTranspose":

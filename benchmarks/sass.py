@@ -1,6 +1,6 @@
-"""A kernel's machine code: its instructions, its main loop and what that consists of.
+"""Analyse a kernel's SASS: its instructions, its main loop and what kinds of instructions that consists of.
 
-By NVIDIA's disassembler (`nvidia-cuda-nvdisasm`); no device is needed.
+It uses NVIDIA's disassembler (nvdisasm); no GPU is needed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 
 MULTIPLICATIONS = ("FFMA", "DFMA")
 TENSOR = ("HMMA", "DMMA", "IMMA", "QMMA", "HGMMA")
-MISSING = "there is no nvdisasm; pip install nvidia-cuda-nvdisasm brings it"
-# What instructions are for, by the beginnings of their opcodes: the longest beginning that fits decides. Whatever is
-# not named here computes with integers: addresses, indices, bounds, or moves them (IMAD, IADD3, LEA, ISETP, MOV, LDC).
+MISSING = "nvdisasm is not installed: pip install nvidia-cuda-nvdisasm"
+# Kinds of instructions by prefixes of their opcodes; the longest matching prefix decides. All others are integer work:
+# addresses, indices, bounds and moves (IMAD, IADD3, LEA, ISETP, MOV, LDC).
 _KINDS = {
     "multiply": (*MULTIPLICATIONS, "FFMA2", *TENSOR),
     "global load": ("LDG", "LDGSTS", "LD", "UTMALDG", "UBLKCP"),
@@ -37,24 +37,24 @@ _KINDS = {
 _LABEL = re.compile(r"\s*(\.L_x_\d+):")
 _INSTRUCTION = re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z](?:[A-Z0-9_.]|(?<=\d)x(?=\d))*)([^;]*);")
 _TARGET = re.compile(r"`\((\.L_x_\d+)\)")
-_SHAPE = re.compile(r"\.(16|8)(8|16)(16|32|8|4)\b")  # of one warp's product: m, n, k
-_GROUP_SHAPE = re.compile(r"\.64x(\d+)x(\d+)\b")  # of a warpgroup's, 64 rows: n, k
+_SHAPE = re.compile(r"\.(16|8)(8|16)(16|32|8|4)\b")  # M, N, K of a warp's mma
+_GROUP_SHAPE = re.compile(r"\.64x(\d+)x(\d+)\b")  # N, K of a warpgroup's wgmma, with M = 64
 _WARP = 32
 _WARPGROUP = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction.
+    """One SASS instruction.
 
     Attributes
     ----------
     name : str
-        The opcode and how it is meant: ``LDS.128``.
+        Opcode with modifiers, such as ``LDS.128``.
     predicate : str
-        Without which it does nothing: ``P0``, ``!P3``; ``!PT`` never holds. Empty where there is none.
+        Guard predicate: ``P0``, ``!P3``; ``!PT`` is never true. Empty if there is none.
     target : int or None
-        Number of the instruction that it branches to.
+        Index of the instruction that it branches to.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Instruction:
 
     @property
     def kind(self) -> str:
-        """What it is for, in one word or two."""
+        """Its kind, one of the keys of `_KINDS`."""
         fitting = [
             (len(start), kind) for kind, starts in _KINDS.items() for start in starts if self.opcode.startswith(start)
         ]
@@ -75,7 +75,7 @@ class Instruction:
 
     @property
     def products(self) -> float:
-        """Multiply-adds of one thread; of tensor cores a thread's part of its warp's or warpgroup's."""
+        """Multiply-adds per thread; for tensor cores the thread's share of the warp's or warpgroup's."""
         if self.opcode not in TENSOR:
             return {"FFMA": 1, "DFMA": 1, "FFMA2": 2}.get(self.opcode, 0)
         group = _GROUP_SHAPE.search(self.name)
@@ -87,7 +87,7 @@ class Instruction:
 
 @lru_cache(maxsize=1)
 def disassembler() -> str | None:
-    """Return the program's path: that of the Python package, or the one on PATH; None where there is none."""
+    """Return the path of nvdisasm, from its Python package or PATH; None if there is none."""
     try:
         files = metadata.files("nvidia-cuda-nvdisasm") or []
     except metadata.PackageNotFoundError:
@@ -96,7 +96,7 @@ def disassembler() -> str | None:
 
 
 def disassemble(cubin: Path) -> list[Instruction]:
-    """Return the instructions of a cubin of one kernel."""
+    """Return the instructions of a cubin with one kernel."""
     program = disassembler()
     assert program is not None, MISSING
     words = [
@@ -104,13 +104,13 @@ def disassemble(cubin: Path) -> list[Instruction]:
         "--print-code",
         "--no-dataflow",
         str(cubin),
-    ]  # the analysis adds nothing here, and takes a quarter
+    ]  # without dataflow analysis, which is not needed here and takes a quarter of the time
     done = subprocess.run(words, check=True, capture_output=True, text=True)
     return parse(done.stdout)
 
 
 def parse(text: str) -> list[Instruction]:
-    """Return the instructions of the disassembler's text."""
+    """Return the instructions in the disassembler's output."""
     found: list[tuple[str, str, str]] = []
     labels: dict[str, int] = {}
     for line in text.splitlines():
@@ -129,18 +129,18 @@ def _target(operands: str, labels: dict[str, int]) -> int | None:
 
 
 def loops(code: Sequence[Instruction]) -> Iterator[range]:
-    """Yield the numbers of each loop's instructions: from where a branch leads back to, to that branch."""
+    """Yield each loop as a range of instruction indices, from the target of a backward branch to the branch."""
     for number, one in enumerate(code):
         if one.opcode == "BRA" and one.target is not None and one.target <= number:
             yield range(one.target, number + 1)
 
 
 def main_loop(code: Sequence[Instruction]) -> range:
-    """Return where a kernel's work is done, whatever kernel it is.
+    """Return the instruction indices of the main loop, of any kernel.
 
-    That is the loop with the most multiplications; where a loop inside of it holds more than half of them, that one.
-    Without multiplications, loads from global memory count instead. Where no loop has as many as stand outside of all
-    loops, it is the whole kernel.
+    That is the loop with the most multiply-adds, or the smallest loop inside it with more than half of them. In kernels
+    without multiply-adds, global loads count instead. If more of them are outside all loops than in any loop, it is the
+    whole kernel.
     """
     weights = [one.products for one in code]
     if not any(weights):
@@ -156,16 +156,16 @@ def main_loop(code: Sequence[Instruction]) -> range:
 
 
 def multiplications(code: Sequence[Instruction], part: Iterable[int]) -> int:
-    """Count the multiplications by ordinary cores in a part of the code."""
+    """Count the FFMA and DFMA instructions in a part of the code."""
     return sum(code[number].opcode in MULTIPLICATIONS for number in part)
 
 
 def names(code: Sequence[Instruction], part: Iterable[int], *opcodes: str) -> Counter[str]:
-    """Count the names of the instructions with these opcodes that are ever executed."""
+    """Count the names of the instructions with these opcodes, except those guarded by !PT."""
     chosen = (code[number] for number in part)
     return Counter(one.name for one in chosen if one.opcode in opcodes and one.predicate != "!PT")
 
 
 def kinds(code: Sequence[Instruction], part: Iterable[int]) -> Counter[str]:
-    """Count the kinds of the instructions in a part of the code."""
+    """Count the kinds of instructions in a part of the code."""
     return Counter(code[number].kind for number in part)

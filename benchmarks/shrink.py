@@ -1,4 +1,7 @@
-"""Smaller layers that the same kernels take, for the emulator: fewer images, rows and channels, rows just as long."""
+"""Shrink layers for the emulator so that the same kernels are chosen: fewer images, rows and channels.
+
+Rows keep their length as far as possible, since alignment and coalescing depend on it.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,16 @@ from dataclasses import replace
 from benchmarks import layers
 from benchmarks.layers import Ints, Layer
 
-_ROW = 512  # elements; longer ones are cut
-_SAME = 128  # what is cut off a long row is a multiple of this, so that rows begin where they did in a sector
+_ROW = 512  # longer rows are shortened, in elements
+_SAME = 128  # rows are shortened by multiples of this, so that each starts at the same offset within a sector
 
 
 def shrunk(layer: Layer, work: float, accepted: Callable[[Layer], bool], layout: str = "NCHW") -> Layer:
-    """Return a layer with no more operations than ``work``, or as few as can be had.
+    """Return the layer reduced to at most ``work`` operations, or as few as possible.
 
-    The first of these steps that is ``accepted`` is taken, again and again: half of the images; half of the slowest
-    spatial axis, as long as it keeps two windows; then half of what does not lie side by side in memory, and only then
-    of what does. In NCHW these are the groups, the channels and the filters, with part of a long row among them, and
-    the row; in NHWC it is the row, and the filters, the channels and the groups.
+    It repeatedly takes the first of these steps that ``accepted`` allows: halve the batch; halve a spatial axis but the
+    last, outermost first, as long as two windows fit; then, in NCHW, halve the groups, a long row, the channels, the
+    filters, and the row; in NHWC, halve the row, the filters, the channels, and the groups.
     """
     while layer.flops > work:
         smaller = next((one for one in _steps(layer, layout) if one != layer and accepted(one)), None)
@@ -51,7 +53,7 @@ def _steps(layer: Layer, layout: str) -> Iterator[Layer]:
 
 
 def _with_extent(layer: Layer, axis: int, extent: int) -> Layer:
-    """Return the layer with another extent, or as it is where two windows would not fit any more."""
+    """Return the layer with another extent of an axis, or unchanged if two windows would no longer fit."""
     if extent < 2 * layers.reach(layer)[axis]:
         return layer
     x: Ints = (*layer.x[: 2 + axis], extent, *layer.x[3 + axis :])
@@ -59,11 +61,11 @@ def _with_extent(layer: Layer, axis: int, extent: int) -> Layer:
 
 
 def _fewer_groups(layer: Layer) -> Iterator[Layer]:
-    """Yield the layer with half of its groups; of a pool every channel is one."""
+    """Yield the layer with half of its groups; in a pool every channel is a group."""
     batch, channels, *extents = layer.x
     if layer.pools and channels > 1:
         yield replace(layer, x=(batch, -(-channels // 2), *extents))
-    elif layer.group >= 4:  # a single group would be another class
+    elif layer.group >= 4:  # a single group would be of another class
         count = layer.group // 2
         x = (batch, channels // layer.group * count, *extents)
         yield replace(layer, group=count, x=x, k_out=layer.k_out // layer.group * count)

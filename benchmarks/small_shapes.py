@@ -1,6 +1,7 @@
-"""Small problems that use every kernel of up to three axes, and nothing large: for `smoke`, and compute-sanitizer.
+"""Small problems that together use every kernel for up to three spatial axes.
 
-Values are small integers, so that any order of summation gives the same.
+`benchmarks.smoke`, compute-sanitizer and the emulator's tests run them. Values are small integers, so that sums are
+exact in any order and results can be compared for equality.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _FLOATS = ("float32", "bfloat16", "float16", "float64")
 
 @dataclass(frozen=True)
 class Problem:
-    """One call without its dtype, and its gradients if they are asked for; ``w`` is empty for pooling."""
+    """One call without its dtype, plus its gradients if ``gradients`` is set; ``w`` is () for pools."""
 
     operator: str
     x: tuple[int, ...]
@@ -35,7 +36,7 @@ def _pool(x: tuple[int, ...], kernel: list[int], **attributes: Any) -> Problem:
     return Problem("max_pool", x, (), {"kernel_shape": kernel, **attributes})
 
 
-# Fewer channels or pixels than a tile, just as many, one more; one tap a slice of K (16 divides the channels) or many.
+# Channels and pixels just below, at and above tile sizes; K slices within one tap (channels divisible by 16) or across.
 PROBLEMS = (
     Problem("conv", (2, 3, 21), (5, 3, 3), {**_pads(1, 2), "strides": [2]}),
     Problem("conv", (1, 32, 40), (65, 32, 2), {"dilations": [3]}),
@@ -49,7 +50,7 @@ PROBLEMS = (
     Problem("conv", (1, 1, 3, 3), (1, 1, 3, 3), _pads(9, 9, 9, 9)),
     Problem("conv", (1, 4, 5, 6, 7), (6, 4, 2, 3, 2), {**_pads(1, 0, 1, 0, 2, 1), "strides": [1, 2, 2]}),
     Problem("conv", (1, 16, 4, 5, 6), (66, 16, 2, 2, 2), {}),
-    # Few output channels, by bands of rows.
+    # Few output channels: kernels that compute bands of rows.
     Problem("conv", (1, 12, 20, 36), (1, 12, 5, 5), _pads(2, 2, 2, 2)),
     Problem("conv", (2, 8, 17, 21), (3, 8, 3, 3), _pads(1, 1, 1, 1)),
     Problem("conv", (1, 16, 300), (2, 16, 7), _pads(3, 3)),
@@ -58,12 +59,12 @@ PROBLEMS = (
     Problem("conv_transpose", (1, 12, 10, 9), (12, 1, 9, 9), {"strides": [4, 4], **_pads(4, 4, 4, 4)}),
     Problem("conv_transpose", (2, 16, 9, 8), (16, 3, 4, 4), {"strides": [2, 2], **_pads(1, 1, 1, 1)}),
     Problem("conv_transpose", (2, 9, 8, 16), (16, 2, 4, 4), {"strides": [2, 2], "layout": "NHWC"}),
-    # Few input channels, as many taps of a row at once as divide it.
+    # Few input channels: kernels that load several taps of a kernel row at once.
     *(
         Problem("conv", (2, 3, 9, 40), (33, 3, 2, taps), {**_pads(1, 3, 0, 2), "strides": [2, 2]})
         for taps in (4, 5, 7, 11)
     ),
-    # Depthwise and grouped ones, whose rows are those of whole vectors or not.
+    # Depthwise and grouped, with rows that are whole vectors or not.
     *(
         Problem("conv", (2, 3, 11, width), (3, 1, kernel, kernel), {"group": 3, "strides": [stride] * 2})
         for kernel in (3, 5, 7)
@@ -100,15 +101,14 @@ PROBLEMS = (
     _pool((2, 2, 5, 6, 7), [2, 3, 2], pads=[1, 0, 1, 0, 1, 1], strides=[1, 2, 3], dilations=[2, 1, 2]),
     _pool((1, 3, 21, 5), [6, 1], pads=[2, 0, 3, 0]),
     _pool((1, 2, 3, 4), [2, 2], pads=[4, 2, 3, 2], strides=[2, 2]),
-    # One window for each channel.
+    # Global pooling: one window per channel.
     _pool((2, 3, 7, 7), [7, 7]),
     _pool((1, 2, 20, 30), [20, 30]),
     _pool((1, 2, 70, 64), [70, 64]),
 )
 
 
-# On tensor cores: channels last, that is 16 bytes of channels a copy, or of neighbours along W, and float32 that may be
-# rounded.
+# For tensor cores: 16-byte copies of channels (NHWC) or of pixels along W (NCHW), and float32 rounded to TF32.
 TENSOR = tuple(
     Problem(operator, (2, 9, 8, channels) if layout == "NHWC" else (2, channels, 9, 8), w, {**attributes, **more})
     for operator, channels, w, attributes in (
@@ -134,7 +134,7 @@ TENSOR = tuple(
     )
 )
 
-# Depthwise over vectors of channels that are whole and not, and with channels that have several filters.
+# Depthwise NHWC: channel counts that are whole vectors or not, and several filters per channel.
 DEPTHWISE = tuple(
     Problem("conv", x, w, {"group": x[-1], "layout": "NHWC", **attributes})
     for x, w, attributes in (
@@ -148,7 +148,7 @@ DEPTHWISE = tuple(
     for pads in ({}, _pads(1, 2, 0, 1))
 )
 
-# MaxPool over vectors of channels: windows that share columns, large ones, and channels that are no whole vectors.
+# MaxPool NHWC: windows that share columns, large windows, and channel counts that are not whole vectors.
 CHANNELS = tuple(
     _pool(x, kernel, layout="NHWC", **attributes)
     for x, kernel, attributes in (
@@ -167,7 +167,7 @@ def _average(x: tuple[int, ...], kernel: list[int], **attributes: Any) -> Proble
     return Problem("average_pool", x, (), {"kernel_shape": kernel, **attributes})
 
 
-# Averages: rows of whole vectors and others, channels last, large windows, one window for each channel.
+# AveragePool: rows of whole vectors and others, NHWC, large windows, global windows.
 AVERAGES = (
     _average((2, 3, 50), [3], strides=[2], pads=[1, 1], count_include_pad=1),
     _average((1, 2, 9), [2], dilations=[4], pads=[3, 4]),
@@ -188,7 +188,7 @@ AVERAGES = (
     _average((1, 2, 20, 30), [20, 30]),
     _average((1, 2, 70, 64), [70, 64]),
     _average((2, 6, 5, 40), [6, 5], layout="NHWC"),
-    # Of so many taps that shares of gradients are exact.
+    # Numbers of taps by which gradients divide exactly.
     replace(_average((2, 3, 9, 8), [2, 2], strides=[2, 1], pads=[1, 1, 1, 1]), gradients=True),
     replace(_average((1, 6, 6, 2), [4, 2], dilations=[1, 2], layout="NHWC"), gradients=True),
     replace(_average((1, 2, 5, 6, 7), [2, 2, 4], strides=[2, 2, 3], count_include_pad=1), gradients=True),
@@ -196,7 +196,7 @@ AVERAGES = (
     replace(_average((2, 12, 9, 5), [2, 4], pads=[1, 1, 1, 1], count_include_pad=1, layout="NHWC"), gradients=True),
     replace(_average((1, 3, 12, 11), [4, 8], strides=[1, 2]), gradients=True),
     replace(_average((2, 2, 17, 5), [8, 2]), gradients=True),
-    *(  # of two pixels along each axis, or one, in every window
+    *(  # windows that cover one or two pixels along each axis
         replace(
             _average((2, 3, 2, 2), [size] * 2, strides=[stride] * 2, pads=[*[size - 2] * 2, *[size - 1] * 2]),
             gradients=True,
@@ -206,7 +206,7 @@ AVERAGES = (
 )
 
 
-# Gradients, in complex dtypes too.
+# Gradients, also in complex dtypes.
 GRADIENTS = tuple(
     replace(problem, gradients=True)
     for problem in (
@@ -215,7 +215,7 @@ GRADIENTS = tuple(
         Problem("conv", (2, 5, 7, 3, 6), (70, 5, 2, 1, 3), {"dilations": [1, 2, 2]}),
         Problem("conv", (1, 2, 400), (3, 2, 5), {}),
         Problem("conv", (2, 9, 8, 3), (4, 3, 3, 3), {"layout": "NHWC"}),
-        # In large tiles: 16 bytes of channels a copy, or 16 bytes of pixels.
+        # Large tiles: 16-byte copies of channels, or of pixels.
         Problem("conv", (2, 6, 9, 48), (144, 24, 3, 2), {"layout": "NHWC", **_pads(1, 0, 2, 1), "group": 2}),
         Problem("conv", (2, 20, 6, 8), (70, 20, 1, 1), {}),
         *(
@@ -230,7 +230,7 @@ GRADIENTS = tuple(
         _pool((2, 3, 9, 8), [3, 3], strides=[2, 1], pads=[1, 1, 1, 1]),
         _pool((1, 6, 6, 2), [3, 2], dilations=[2, 1], layout="NHWC", storage_order=1),
         _pool((1, 2, 5, 6, 7), [2, 2, 3], strides=[2, 2, 3]),
-        # Down columns of x: for every form of the windows there is a kernel.
+        # Column kernels: one window shape for each specialised kernel.
         _pool((2, 3, 7, 9), [1, 1]),
         _pool((2, 3, 9, 8), [2, 2], strides=[2, 2]),
         _pool((2, 3, 11, 10), [3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
@@ -241,7 +241,7 @@ GRADIENTS = tuple(
 
 
 def calls() -> Iterator[tuple[Problem, str, bool]]:
-    """Yield every problem in every dtype, with 32-bit and then with 64-bit indices; each has several candidates."""
+    """Yield (problem, dtype, wide) for all problems and dtypes: first with 32-bit indices, then with 64-bit ones."""
     for wide in (False, True):
         for problem in (*PROBLEMS, *DEPTHWISE, *CHANNELS, *AVERAGES, *TENSOR, *GRADIENTS):
             for dtype in _dtypes_of(problem):
@@ -257,7 +257,7 @@ def _dtypes_of(problem: Problem) -> tuple[str, ...]:
 
 
 def operands(problem: Problem, dtype: str) -> list[Any]:
-    """Return x, or x, w and b, of small integers; bfloat16 needs ml_dtypes."""
+    """Return x, or x, w and b, as small integers in a dtype; bfloat16 needs ml_dtypes."""
     random = np.random.default_rng(0)
     if not problem.w:
         shapes = [problem.x]
@@ -275,7 +275,7 @@ def _integers(random: np.random.Generator, lowest: int, shape: tuple[int, ...], 
 
 
 def numpy_dtype(dtype: str) -> Any:
-    """Return NumPy's dtype of a name; bfloat16 needs ml_dtypes."""
+    """Return the NumPy dtype of this name; bfloat16 needs ml_dtypes."""
     if dtype != "bfloat16":
         return np.dtype(dtype)
     import ml_dtypes
@@ -284,9 +284,10 @@ def numpy_dtype(dtype: str) -> Any:
 
 
 def compute(problem: Problem, arrays: list[Any]) -> list[Any]:
-    """Call the public function, and those of the gradients; of MaxPool both with and without the Indices.
+    """Call the public function and, if asked for, those of the gradients; MaxPool with and without Indices.
 
-    Convolutions are also fused with a residual that does not lie as the result does, and so is copied first.
+    Convolutions are also computed fused, with a residual whose memory layout differs from the result's, so that it is
+    copied first.
     """
     function = getattr(gpuconv, problem.operator)
     if problem.operator == "average_pool":
@@ -304,14 +305,14 @@ def compute(problem: Problem, arrays: list[Any]) -> list[Any]:
         if y.dtype.kind not in "iu":
             found.append(gpuconv.max_pool_grad(y, indices, arrays[0].shape, **problem.attributes))
         layout = problem.attributes.get("layout", "NCHW")
-        places = (indices % y.size - 1)[..., ::-1]  # some elements share one, some go nowhere; no run in memory
+        places = (indices % y.size - 1)[..., ::-1]  # duplicate and dropped (-1) places, in a non-contiguous array
         ones = [1] * (y.ndim - 2)
         found.append(gpuconv.max_unpool(y, places, kernel_shape=ones, layout=layout, check_indices=False))
     return found
 
 
 def _gradients(problem: Problem, arrays: list[Any], y: Any) -> list[Any]:
-    """Take the result for its own gradient."""
+    """Return the gradients of x, w and b, with the forward result as dy."""
     x, w, _ = arrays
     of_input, of_weight, of_bias = (
         getattr(gpuconv, f"{problem.operator}_{what}_grad") for what in ("input", "weight", "bias")

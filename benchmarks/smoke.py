@@ -1,10 +1,10 @@
-"""Every kernel once, over the problems of `small_shapes`: a row for every call and candidate.
+"""Run every kernel on the problems of `small_shapes`: one row per call and candidate.
 
     python -m benchmarks.smoke --rows FILE --each-kernel --repeats 20
     compute-sanitizer --tool racecheck python -m benchmarks.smoke --rows FILE --families mma --dtypes float16
 
-Results must equal those of the NumPy backend, and the same bits must come every time. The host waits for every launch,
-so that a kernel that does not end is known by its name; it is not launched again.
+Results must equal the NumPy backend's, and repeated runs must give the same bits. The host synchronises after every
+launch, so that a kernel that hangs is known by name; it is not launched again.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ from gpuconv.cuda.plan import offers
 from gpuconv.cuda.plan.offers import Candidate
 
 Call = tuple[Problem, str, bool]
-_FIRST = ("bfloat16", "float16")  # of which the kernels are that nobody else has written
+_FIRST = ("bfloat16", "float16")  # dtypes to run first
 
 
 class Suspect(Exception):
-    """A kernel is not launched because it hung before, or cost a process its device."""
+    """The kernel hung or crashed its process in an earlier run, so it is not launched."""
 
 
 class Turn:
-    """Picks the candidate whose turn it is wherever there is a choice, and remembers what all of them launch.
+    """Picks candidate number ``number`` (modulo their count) at each choice; turn 0 records what each candidate
+    launches.
 
-    Names of candidates count beside those of kernels: one kernel makes whole tiles, and tiles in splits.
+    Candidate names count beside kernel names, since one kernel may serve several candidates, such as split-K or not.
     """
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self.launches: list[list[frozenset[str]]] = []  # of every choice, each candidate's name and what it launches
+        self.launches: list[list[frozenset[str]]] = []  # per choice and candidate: its name and its kernels
         self.picked: set[str] = set()
 
     def __call__(self, candidates: Sequence[Candidate]) -> Candidate:
-        """Return the candidate."""
+        """Return the picked candidate."""
         if self._number == 0:
             self.launches.append([kernels_of(one) | {one.name} for one in candidates])
         picked = candidates[self._number % len(candidates)]
@@ -63,17 +64,17 @@ def kernels_of(candidate: Candidate) -> frozenset[str]:
 
 
 class Smoke:
-    """The walk over all calls and candidates.
+    """Runs all calls with all candidates.
 
     Parameters
     ----------
     rows : Rows
     each_kernel : bool
-        Leave out candidates whose kernels have all run, and others of their names.
+        Skip candidates whose name and kernels have all passed already.
     families : sequence of str
-        Only candidates that have one of these in their names, or in that of a kernel; all where there is none.
+        Run only candidates with one of these in their name or in a kernel's name; empty: all.
     repeats : int
-        Runs that must give the same bits.
+        Number of runs that must give the same bits.
     """
 
     def __init__(self, rows: Rows, each_kernel: bool = False, families: Sequence[str] = (), repeats: int = 1) -> None:
@@ -82,16 +83,16 @@ class Smoke:
         self.seen = {name for line in passed for name in line["kernels"]}
         lost = [name for name, line in rows.ended.items() if line["status"] in ("hung", "died")]
         self._suspects = {rows.noted[name]["kernel"] for name in lost if name in rows.noted}
-        self._row, self._turn = "", Turn(0)  # what is running
+        self._row, self._turn = "", Turn(0)  # the current row and turn
         self._launched: list[str] = []
 
     def run(self, calls: Sequence[Call]) -> None:
-        """Run what is left of all calls."""
+        """Run the rows of these calls that have not ended."""
         for call in calls:
             self._run_call(call)
 
     def _run_call(self, call: Call) -> None:
-        """Run the turns of a call; the first one tells which candidates there are."""
+        """Run all turns of a call; turn 0 finds out which candidates there are."""
         choices = self._run_turn(call, 0)
         for number in range(1, max(map(len, choices), default=0)):
             if self._is_wanted({name for each in choices for name in each[number % len(each)]}):
@@ -103,7 +104,7 @@ class Smoke:
         return bool(names - self.seen) or not self._each_kernel
 
     def _run_turn(self, call: Call, number: int) -> list[list[frozenset[str]]]:
-        """Run one row unless it has ended before; return the choices of the first turn, and what they launch."""
+        """Run one row unless it has ended; return the choices of turn 0, each a list of its candidates' kernels."""
         problem, dtype, wide = call
         row = f"{title_of(problem)} {dtype}{' wide' if wide else ''} {number}"
         turn = Turn(number)
@@ -115,7 +116,7 @@ class Smoke:
                 self._end("failed" if wrong else "passed", "; ".join(wrong))
             except Suspect as suspect:
                 self._end("skipped", f"{suspect} is not launched again")
-            except Exception as error:  # a result, as any other; the next row is still wanted
+            except Exception as error:  # record the failure and go on with the next row
                 self._end("failed", f"{self._launched[-1:]} {type(error).__name__}: {error}")
                 if not alive():
                     sys.exit(LOST)
@@ -128,13 +129,13 @@ class Smoke:
         self.seen.update(kernels if status == "passed" else ())
 
     def _note(self, kernel: str) -> None:
-        """Write what is launched next, and the choices that have come up."""
+        """Write the kernel that is launched next, and the choices seen so far."""
         choices = [[" ".join(sorted(names)) for names in each] for each in self._turn.launches]
         known = self._rows.noted.get(self._row, {}).get("choices", [])
         self._rows.note(self._row, kernel=kernel, **({"choices": choices} if len(choices) > len(known) else {}))
 
     def _differences(self, problem: Problem, dtype: str) -> list[str]:
-        """Say where results differ from NumPy's, or bits from those of the run before."""
+        """Describe results that differ from NumPy's, or bits that differ between runs."""
         arrays = small_shapes.operands(problem, dtype)
         expected = small_shapes.compute(problem, arrays)
         given = moved(arrays)
@@ -153,7 +154,7 @@ class Smoke:
 
     @contextmanager
     def _hooked(self) -> Iterator[None]:
-        """Have every launch noted, and waited for; nothing prepared before is used."""
+        """Make each launch note its kernel and synchronise; cached launches are not used."""
         load, bind, names = device.load, device.bind, {}
 
         def noted_load(variant: Any, *rest: Any) -> Any:
@@ -181,7 +182,7 @@ class Smoke:
 
 
 def moved(arrays: list[Any]) -> list[Any]:
-    """Return arrays on the device."""
+    """Return the arrays on the device."""
     return [gpuconv.to_device(array) for array in arrays]
 
 
@@ -199,7 +200,7 @@ def title_of(problem: Problem) -> str:
 
 
 def alive() -> bool:
-    """Tell whether the device still answers."""
+    """Return whether the CUDA context still works."""
     try:
         device.wait()
     except Exception:
@@ -208,22 +209,22 @@ def alive() -> bool:
 
 
 def ordered(dtypes: Sequence[str] = ()) -> list[Call]:
-    """Return all calls, or those in some dtypes: tensor cores first, 32-bit indices before 64-bit ones."""
+    """Return all calls, or those in ``dtypes``: 32-bit indices first, then tensor-core problems, then 16-bit floats."""
     found = [call for call in small_shapes.calls() if not dtypes or call[1] in dtypes]
     return sorted(found, key=lambda call: (call[2], call[0] not in small_shapes.TENSOR, call[1] not in _FIRST))
 
 
 def main() -> int:
-    """Run what is left; 1 where a row was wrong, 2 where there is no device."""
+    """Run the missing rows; return 1 if one failed, 2 without a device."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.smoke", description=__doc__)
-    parser.add_argument("--rows", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--step", default="smoke")
-    parser.add_argument("--each-kernel", action="store_true", help="leave out candidates whose kernels have all run")
+    parser.add_argument("--rows", type=Path, required=True, metavar="FILE", help="append rows to FILE (JSON lines)")
+    parser.add_argument("--step", default="smoke", help="name of the step in these rows (%(default)s)")
+    parser.add_argument("--each-kernel", action="store_true", help="skip candidates whose kernels have all passed")
     parser.add_argument(
-        "--families", nargs="+", default=[], metavar="NAME", help="only kernels with these in their names"
+        "--families", nargs="+", default=[], metavar="NAME", help="run only kernels with a NAME in their names"
     )
-    parser.add_argument("--dtypes", nargs="+", default=[], metavar="DTYPE")
-    parser.add_argument("--most", type=int, metavar="N", help="only N calls, of all kinds")
+    parser.add_argument("--dtypes", nargs="+", default=[], metavar="DTYPE", help="run only calls in these dtypes")
+    parser.add_argument("--most", type=int, metavar="N", help="run only N calls, evenly spaced over all")
     parser.add_argument("--repeats", type=int, default=1, help="runs that must give the same bits (default 1)")
     arguments = parser.parse_args()
     reason = device.unavailable_reason()
@@ -232,7 +233,7 @@ def main() -> int:
         return 2
     import cupy  # type: ignore[import-not-found]
 
-    cupy.cuda.set_allocator(None)  # every array has memory of its own, so that memcheck sees a step into the next
+    cupy.cuda.set_allocator(None)  # a separate allocation per array, so that memcheck sees out-of-bounds accesses
     rows = Rows(arguments.rows, arguments.step)
     smoke = Smoke(rows, arguments.each_kernel, arguments.families, arguments.repeats)
     smoke.run(spread(ordered(arguments.dtypes), arguments.most))

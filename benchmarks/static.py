@@ -1,12 +1,12 @@
-"""All that can be said of speed without a GPU: for every layer in every dtype, what gpuconv launches for it.
+"""Static performance report without a GPU: for each layer and dtype, what gpuconv launches and how good it can be.
 
-For each the kernels that are chosen and the time that the planner's model gives them, over the floor of the device that
-stands for the architecture (by its datasheet: nothing here is measured); registers and spills by the assembler, blocks
-of a multiprocessor, shares of the main loop's instructions by the disassembler; sectors and wavefronts as the emulator
-counts them, for the layer scaled down to it, in the very same kernels.
+For each row it shows the chosen kernels and the planner's modelled time over the floor, by the datasheet of the device
+that represents the architecture; registers and spills from ptxas; resident blocks per SM; shares of the main loop's
+instructions from the disassembly; and L2 sectors and shared-memory wavefronts, counted by the emulator on a smaller
+layer that uses the very same kernels.
 
-The main loop is the loop with the most multiplications in it, or a loop inside of that with more than half of them;
-kernels that multiply nothing are looked at by their loads from global memory, and those without such a loop as a whole.
+The main loop is the loop with the most multiply-adds, or an inner loop with more than half of them. In kernels without
+multiply-adds, global loads count instead; kernels without such a loop count as a whole.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from gpuconv.cuda.plan.limits import Representative, representative
 
 Row = dict[str, Any]
 _COLUMNS = (
-    "main_loop: instructions of it, or null: then the whole kernel counts; instructions: by kind; emulated, in a "
-    "smaller layer of shapes x and w: pairs of what was counted and what would do for the elements asked for "
-    "(wavefronts of shared memory, sectors loaded and stored; less where threads share an element), and moved: bytes "
-    "of all sectors over the layer's fewest bytes; invariant: predicted time in the layer's one order of sums, which "
-    'invariant="batch" keeps to, over that of the free choice, geometric mean over batch sizes 1 to 64'
+    "main_loop: number of instructions, or null if the whole kernel counts; instructions: by kind; emulated: on a "
+    "smaller layer with shapes x and w, pairs of counted and ideal numbers for the requested elements (shared-memory "
+    "wavefronts, sectors loaded and stored; fewer if threads share an element), and moved: bytes of all sectors over "
+    'the fewest bytes of the layer; invariant: modelled time of the fixed summation order of invariant="batch" over '
+    "that of the free choice, geometric mean over batch sizes 1 to 64"
 )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the tables; return 2 where something that they take is missing."""
+    """Print the tables; return 2 if a required tool, architecture or layer is missing."""
     try:
         device = _device(arguments.arch)
         cases = _cases(arguments.layers)
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _device(architecture: str) -> Representative:
-    reason = emulated.unavailable_reason()  # first, since what architectures there are is NVRTC's to say
+    reason = emulated.unavailable_reason()  # first: the known architectures are asked from NVRTC
     if reason is None and sass.disassembler() is None:
         reason = sass.MISSING
     if reason is not None:
@@ -80,25 +80,25 @@ def _device(architecture: str) -> Representative:
 def _cases(pattern: str) -> list[Case]:
     cases = static_plan.cases(pattern)
     if not cases:
-        raise ArgumentError(f"no layer's name contains {pattern!r}")
+        raise ArgumentError(f"no layer's name contains {pattern!r}; benchmarks/layers.json has the names")
     return cases
 
 
 def variants(cases: list[Case], device: Representative) -> list[Variant]:
-    """Return the kernels that the cases launch, each once."""
+    """Return the kernels that the cases launch, without duplicates."""
     plans = [static_plan.plan(case, device, static_plan.Chooser()) for case in cases]
     found = {launch.variant.name: launch.variant for plan in plans for launch in plan.launches}
     return list(found.values())
 
 
 def priced(case: Case, device: Representative) -> Row:
-    """Return what invariant bits cost, as the mean over batch sizes; null without the promise, and for complex ones."""
+    """Return the modelled cost of ``invariant``, its mean over batch sizes; None for calls that lack the keyword."""
     promised = case.layer.multiplies and case.layer.call in ("", "input_grad") and case.dtype != "complex64"
     return {"invariant": float(f"{invariance.price(case, device).mean:.4g}") if promised else None}
 
 
 def with_occupancy(planned: Row, kernels: dict[str, Row], architecture: str) -> Row:
-    """Return what the planner said with what follows from the kernels' registers."""
+    """Return the planner's row with resident blocks and occupancy added to each launch."""
     launches = [launch | _occupancy(launch, kernels[launch["kernel"]], architecture) for launch in planned["launches"]]
     return planned | {"launches": launches}
 

@@ -1,4 +1,4 @@
-"""Where the table without a GPU misses its aims: bank conflicts, scattered sectors, address work by tensor cores."""
+"""Check the static report against its targets: bank conflicts, uncoalesced sectors, address arithmetic."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 from benchmarks import sass
 
 Row = dict[str, Any]
-MOST_SECTORS = 1.2  # of the ideal ones, where memory bounds a layer
-MOST_ADDRESSES = 0.15  # of the main loop's instructions, where tensor cores multiply
-_ROW = 32  # elements that lie side by side; shorter rows begin anywhere in a sector
+MOST_SECTORS = 1.2  # most sectors relative to the ideal, in memory-bound rows
+MOST_ADDRESSES = 0.15  # largest share of integer instructions in the main loop of tensor-core kernels
+_ROW = 32  # shortest contiguous rows (in elements) that are judged; shorter ones start anywhere in a sector
 _SHOWN = 5
 
 
 def beyond(rows: dict[str, Row], kernels: dict[str, Row]) -> list[str]:
-    """Return a line for each aim: how many miss it, and the worst of them."""
+    """Return a line per target: how many rows or kernels miss it, and the worst of them."""
     bound = [name for name, row in rows.items() if row["bound"] == "memory" and row["emulated"]["x"][-1] >= _ROW]
     tensor = [name for name, kernel in kernels.items() if set(kernel["multiplications"]) & set(sass.TENSOR)]
     conflicts = _conflicts(rows)
@@ -28,7 +28,7 @@ def beyond(rows: dict[str, Row], kernels: dict[str, Row]) -> list[str]:
 
 
 def _conflicts(rows: dict[str, Row]) -> dict[str, float]:
-    """Return the kernels that meet conflicts, and the worst ratio of wavefronts to the ideal."""
+    """Return the kernels with bank conflicts, and their worst ratio of wavefronts to the ideal."""
     found: dict[str, float] = {}
     for row in rows.values():
         for name, traffic in row["emulated"]["kernels"].items():

@@ -1,4 +1,4 @@
-"""What the compiler made of kernels: registers, spills, and what the main loop of the machine code consists of."""
+"""Compile kernels and report registers, spills, and the instruction mix of the main loop in their SASS."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpuconv.cuda.build import compile as compiler
 from gpuconv.cuda.build.variant import Variant
 
 Row = dict[str, Any]
-_THREADS = 2  # compilations at a time
+_THREADS = 2  # parallel compilations
 
 
 def described(
     variants: Iterable[Variant], architecture: str, build: Callable[[Variant, str], Any] = compiler.build
 ) -> dict[str, Row]:
-    """Return a row for every kernel, by its name; `build` compiles them unless they are in the cache."""
+    """Return a row per kernel by name; ``build`` compiles those that are not cached."""
     by_name = {variant.name: variant for variant in variants}
     with ThreadPoolExecutor(_THREADS) as pool:
         rows = pool.map(partial(_described, architecture=architecture, build=build), by_name.values())

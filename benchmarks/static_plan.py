@@ -1,4 +1,4 @@
-"""What gpuconv would launch for a layer on an architecture, and how long the planner's model says it takes."""
+"""Plan layers without a GPU: what gpuconv would launch on an architecture, and the planner's modelled time."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ class Case:
 
 
 def cases(pattern: str = "") -> list[Case]:
-    """Return every layer whose id contains the pattern in each of its dtypes: as NCHW, as NHWC, and by TF32 (NCHW).
+    """Return the cases of every layer whose id contains ``pattern``, in each of its dtypes.
 
-    What is derived from layers goes by 3xTF32 besides, and as NHWC in bfloat16. Fused calls are left out: their kernels
-    are those of the layers, and the model knows of neither residual nor activation.
+    Layers are planned in NCHW, in NHWC, and as TF32 and 3xTF32 in NCHW. Gradients and other derived calls are planned
+    in NCHW, as 3xTF32, and in NHWC for bfloat16. Fused calls are skipped: they use the layers' kernels, and the model
+    ignores residual and activation.
     """
     chosen = _in_dtypes(layers.load(), pattern)
     derived = _in_dtypes([layer for layer in layers.load_derived() if layer.call != "fused"], pattern)
@@ -56,7 +57,7 @@ def cases(pattern: str = "") -> list[Case]:
 
 
 def label(case: Case) -> str:
-    """Return the case's dtype, or its precision where that is not IEEE's."""
+    """Return the case's dtype, or its precision if that is not "ieee"."""
     return floors.label(case.dtype, case.precision)
 
 
@@ -65,19 +66,19 @@ def _in_dtypes(known: list[Layer], pattern: str) -> list[tuple[Layer, str]]:
 
 
 def _sums(pairs: list[tuple[Layer, str]]) -> list[tuple[Layer, str]]:
-    """Return those in float32 that multiply."""
+    """Return the pairs in float32 whose operator multiplies."""
     return [(layer, dtype) for layer, dtype in pairs if layer.multiplies and dtype == "float32"]
 
 
 class Chooser:
-    """Picks the candidate with a certain name, or the quickest, and remembers it."""
+    """Picks the candidate with a given name, or the fastest one, and remembers it."""
 
     def __init__(self, name: str | None = None) -> None:
         self._name = name
         self.picked: Candidate | None = None
 
     def __call__(self, candidates: Sequence[Candidate]) -> Candidate:
-        """Return the candidate; raises LookupError where none has the name."""
+        """Return the candidate; raises LookupError if none has the name."""
         named = [one for one in candidates if self._name in (None, one.name)]
         if not named:
             raise LookupError(self._name)
@@ -86,14 +87,14 @@ class Chooser:
 
 
 def plan(case: Case, device: Representative, chooser: offers.Pick) -> Plan:
-    """Plan the case for new arrays with a bias, by the chooser."""
+    """Plan the case for contiguous arrays with a bias; ``chooser`` picks the candidates."""
     planner = planner_of(case, device)
     with offers.picking(chooser):
         return planner()
 
 
 def planner_of(case: Case, device: Representative) -> Callable[[], Plan]:
-    """Return what plans the case for new arrays with a bias."""
+    """Return a function that plans the case for contiguous arrays with a bias."""
     call = calls.of(case.layer, case.layout)
     called, geometry = OPERATORS[call.operator], call.geometry
     arrays = [(called.inputs[name], shape, called.order(name, case.layout)) for name, shape in call.inputs.items()]
@@ -106,7 +107,7 @@ def planner_of(case: Case, device: Representative) -> Callable[[], Plan]:
 
 
 def planned(case: Case, device: Representative) -> Row:
-    """Return what the planner says, with times in microseconds."""
+    """Return the planner's row of a case, with times in microseconds."""
     chooser = Chooser()
     found = plan(case, device, chooser)
     memory, least = floors_of(case, device)
@@ -132,9 +133,9 @@ def planned(case: Case, device: Representative) -> Row:
 
 
 def main_kernel(found: Plan, picked: Candidate | None) -> str:
-    """Return the kernel that a candidate is called after, or that with most threads where the planner has no choice.
+    """Return the kernel that the candidate is named after; without a choice, the kernel with the most threads.
 
-    Candidates' names begin with their kernels', and say besides how often sums are split or arrays copied.
+    A candidate's name is its kernel's name, with suffixes for splits of K or copies of arrays.
     """
     of_picked = [launch for launch in found.launches if picked and picked.name.startswith(launch.variant.name)]
     if of_picked:
@@ -143,14 +144,14 @@ def main_kernel(found: Plan, picked: Candidate | None) -> str:
 
 
 def floors_of(case: Case, device: Representative) -> tuple[float, float]:
-    """Return the seconds of the fewest bytes, and the larger one of these and those of the arithmetic."""
+    """Return the memory time and the floor in seconds; the floor is the larger of memory and arithmetic time."""
     work = floors.work(case.layer, case.dtype)
     rate = floor.rate(calls.of(case.layer).geometry, case.dtype, case.precision, device)
     return work.bytes / device.bandwidth, work.seconds(rate, device.bandwidth)
 
 
 def _over_measured(case: Case, device: Representative, modelled: float | None) -> float | None:
-    """Return the ratio to the least time at rates that such a device was measured to come to, where it was."""
+    """Return the modelled time over the floor by measured rates, if such a device was measured; else None."""
     if modelled is None or device.name not in floors.RATES_OF:
         return None
     return float(f"{modelled / floors.of(case.layer, case.dtype, floors.COPY, case.precision).seconds:.4g}")

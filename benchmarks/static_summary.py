@@ -1,4 +1,4 @@
-"""The tables of what can be said without a GPU: by layer, by class, and the short one of the documentation."""
+"""Format the static report: lines per layer, a table of classes, and the short table of the documentation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from benchmarks import layers
 from benchmarks.gpu_summary import mean
 
 Row = dict[str, Any]
-# Columns of the short one: dtypes, of which a class has one, and layout. float16 has the same kernels as bfloat16 but
-# for its conversions.
+# Columns of the short table: dtypes, of which each class has one, and the layout. float16 is left out: its kernels
+# differ from bfloat16's only in conversions.
 _SHORT = {
     "bfloat16": (("bfloat16",), "NCHW"),
     "bfloat16, NHWC": (("bfloat16",), "NHWC"),
@@ -23,7 +23,7 @@ HEAD = (
     f"{'mul':>4} {'cmp':>4} {'glob':>4} {'shrd':>4} {'int':>4} | {'load':>5} {'store':>5} {'wave':>5} {'moved':>6} | "
     f"{'model us':>9} {'floor us':>9} {'ratio':>6} {'invar':>5}  emulated as"
 )
-LARGE = "large dense Conv"  # over the floor at rates that a device was measured to come to
+LARGE = "large dense Conv"  # extra class, with times over the floor by measured rates
 LARGE_GFLOP = 50
 _TABLE = (
     f"{'class':29} {'dtype':>9} {'layout':>6} {'layers':>6} {'mean':>6} {'worst':>7} {'best':>6}  "
@@ -32,7 +32,7 @@ _TABLE = (
 
 
 def line(row: Row, kernels: dict[str, Row]) -> str:
-    """Return a row's line in the table whose head is HEAD; shares are of the main loop's instructions."""
+    """Return a row as a line of the table headed `HEAD`; instruction shares are of the main loop."""
     name = row["main"]
     launch = next(launch for launch in row["launches"] if launch["kernel"] == name)
     kernel, traffic = kernels[name], row["emulated"]["kernels"][name]
@@ -63,9 +63,9 @@ def _number(value: float | None, width: int) -> str:
 
 
 def classes(rows: Iterable[Row]) -> list[Row]:
-    """Return, for every class, dtype and layout, mean, worst and best of the modelled time over the floor.
+    """Return the mean, worst and best modelled time over the floor per class, dtype and layout.
 
-    And for large dense layers, over the floor at measured rates.
+    Large dense layers form an extra class, `LARGE`, over the floor by measured rates.
     """
     groups: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in rows:
@@ -105,7 +105,7 @@ def table(summaries: list[Row]) -> list[str]:
 
 
 def markdown(summaries: list[Row]) -> str:
-    """Return the short table: a row for every class, each dtype's mean and the range."""
+    """Return the short table: a row per class, with each dtype's mean and range."""
     cells = {(one["class"], one["dtype"], one["layout"]): one for one in summaries}
     kinds = list(dict.fromkeys(one["class"] for one in summaries))
     lines = [f"| class | {' | '.join(_SHORT)} |", "|---" * (1 + len(_SHORT)) + "|"]

@@ -1,4 +1,4 @@
-"""How kernels go about memory: the emulator's counts of sectors and wavefronts, for layers scaled down to it."""
+"""Count the memory traffic of kernels in the emulator: sectors and shared-memory wavefronts, for shrunken layers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SECTOR = 32  # bytes
 
 
 def scaled(case: Case, device: Representative) -> Case:
-    """Return a smaller case with the very kernels that the case gets; see `shrink.shrunk`."""
+    """Return a smaller case that is computed by the very same kernels; see `shrink.shrunk`."""
     name, kernels = _chosen(case, device)
 
     def accepted(layer: Layer) -> bool:
@@ -38,14 +38,14 @@ def scaled(case: Case, device: Representative) -> Case:
 
 
 def _chosen(case: Case, device: Representative) -> tuple[str | None, list[str]]:
-    """Return the candidate's name (None where the planner has no choice), and those of the kernels."""
+    """Return the candidate's name (None without a choice) and the names of the launched kernels."""
     chooser = Chooser()
     plan = static_plan.plan(case, device, chooser)
     return chooser.picked and chooser.picked.name, [launch.variant.name for launch in plan.launches]
 
 
 def _makes(case: Case, device: Representative, name: str | None, kernels: list[str]) -> bool:
-    """Tell whether the candidate of this name makes a case by these kernels."""
+    """Return whether the candidate of this name computes the case by exactly these kernels."""
     try:
         plan = static_plan.plan(case, device, Chooser(name))
     except LookupError:
@@ -54,15 +54,15 @@ def _makes(case: Case, device: Representative, name: str | None, kernels: list[s
 
 
 def counted(case: Case, device: Representative) -> Row:
-    """Return the scaled case's shapes and, by kernel, pairs of what the emulator counted and what is ideal.
+    """Return the shrunken case's shapes and, per kernel, pairs of counted and ideal numbers.
 
-    ``moved`` are the bytes of all sectors that a call touches, each time anew, over the fewest that can do: above 1 is
-    what caches must hold.
+    ``moved`` is the bytes of all touched sectors over the fewest bytes of the layer: above 1, caches must absorb the
+    rest.
     """
     name, kernels = _chosen(case, device)
     small = scaled(case, device)
     plain = replace(small, precision="ieee")
-    if _makes(plain, device, name, kernels):  # what is emulated for one precision need not be for another
+    if _makes(plain, device, name, kernels):  # same kernels in "ieee": share the emulated result
         small = plain
     layer = small.layer
     traffic = _emulated(small, name, device)
@@ -76,7 +76,7 @@ def counted(case: Case, device: Representative) -> Row:
 
 @cache
 def _emulated(case: Case, name: str | None, device: Representative) -> dict[str, dict[str, list[int]]]:
-    """Return what each kernel of a call asks of memory, the checks left out, which tests make."""
+    """Return the traffic of each kernel of a call; the emulator's checks are off, since tests make them."""
     call = _prepared(case)
     launches: list[Launch] = []
     settings = {"check_shared": False, "check_global": False, "host_threads": _HOST_THREADS}
@@ -90,7 +90,7 @@ def _emulated(case: Case, name: str | None, device: Representative) -> dict[str,
 
 
 def _prepared(case: Case) -> Callable[[], Any]:
-    """Return the call of a case with arrays of normal numbers on the device, and with the Indices of such for an x."""
+    """Return the call of a case on normal numbers on the device; Indices come from a MaxPool."""
     layer, call = case.layer, calls.of(case.layer, case.layout)
     keywords = dict(call.keywords)
     if call.operator == "max_pool":
@@ -102,13 +102,13 @@ def _prepared(case: Case) -> Callable[[], Any]:
         numbered = getattr(call.geometry, "numbered_shape", layer.x)
         x = _normal(layout.as_given(case.layout, numbered), case.dtype)
         arrays["indices"] = gpuconv.max_pool(x, return_indices=True, layout=case.layout, **layer.attributes())[1]
-        keywords["check_indices"] = False  # which are kernels of their own
+        keywords["check_indices"] = False  # the check would launch kernels of its own
     moved = [gpuconv.to_device(array) for array in arrays.values()]
     return lambda: getattr(gpuconv, call.operator)(*moved, **keywords)
 
 
 def _normal(shape: Ints, dtype: str) -> Any:
-    """Return normal numbers; for types of integers any that they have."""
+    """Return normal numbers, or for integer dtypes numbers of the whole range."""
     random = np.random.default_rng(0)
     if dtype in ("int8", "uint8"):
         limits = np.iinfo(dtype)

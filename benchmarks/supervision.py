@@ -1,7 +1,7 @@
-"""A step in a process of its own, watched by its progress: where it hangs it is killed, and goes on behind that row.
+"""Supervise a step in its own process: kill it when it makes no progress, record the row, and restart after that row.
 
-Progress is a new row (`progress.Rows`) or a new line of output. Where kernels wait for ever, the driver is asked for a
-core dump first, in which cuda-gdb shows where the warps stand.
+Progress is a new row (`progress.Rows`) or new output. If a kernel hangs, the driver is first asked for a GPU core dump,
+in which cuda-gdb shows where the warps are.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from typing import NoReturn
 from benchmarks.progress import Rows
 
 ROOT = Path(__file__).resolve().parents[1]
-LOST = 3  # what a step returns that has lost its device, and can go on in a new process
-ABSENT = 4  # what one returns that lacks a library it is about: it is not run, which is no failure
-NO_DEBUGGER = "no cuda-gdb here to say where it stands"
+LOST = 3  # exit status of a step that lost its CUDA context and can continue in a new process
+ABSENT = 4  # exit status of a step whose library is not installed: "not run", not a failure
+NO_DEBUGGER = "cuda-gdb is not installed, so there is no backtrace"
 _POLL = 0.1
-_ENDING = 10.0  # seconds that a killed process may take to be gone; one in the driver may never be
+_ENDING = 10.0  # seconds to wait for a killed process; one blocked in the driver may never end
 _DUMPING, _READING = 8.0, 20.0
 _RESTARTS = 20
-_TAIL = 4096  # bytes of output that are looked at when a step hangs
+_TAIL = 4096  # bytes of output to inspect when a step hangs
 _IN_DUMP = ("info cuda kernels", "info cuda warps", "bt 4")
 _DUMP_FLAGS = "skip_nonrelocated_elf_images,skip_global_memory,skip_local_memory,skip_abort"
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a visit.
+    """One step of a GPU run.
 
     Attributes
     ----------
     name : str
     command : tuple of str
-        Arguments of the interpreter; the step's rows are in the file behind ``--rows``.
+        Command to run; its rows go to the file given by ``--rows``.
     seconds : float
-        At most for the step.
+        Time limit of the step.
     quiet : float
-        Seconds without progress after which it hangs.
+        Seconds without progress after which it counts as hung.
     waking : float
-        Seconds until the first sign of life: libraries are imported, which takes long on a cold disk.
+        Seconds allowed until the first progress: imports take long on a cold disk.
     of : str
-        The step whose rows it goes on with; its own where there is none.
+        Name of the step whose rows it continues; empty: its own.
     dumps : bool
-        Whether a core dump may be asked for; what can be is slower, so nothing that is timed.
+        Whether GPU core dumps are enabled. They slow kernels down, so timed steps do without.
     why : str
-        A step without a command is not run.
+        Why the step cannot run, if it has no command.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a step ended: "passed", "failed", "hung", "died", "out of time" or "not run"; its seconds; a word on it."""
+    """How a step ended: "passed", "failed", "hung", "died", "out of time" or "not run", with seconds and a detail."""
 
     step: str
     status: str
@@ -80,17 +80,17 @@ class Outcome:
 def supervise(
     step: Step, rows_path: Path, log: Path, deadline: float, extra: Mapping[str, str] | None = None
 ) -> Outcome:
-    """Run a step, in as many processes as it takes.
+    """Run a step, restarting its process after every row that hung or died.
 
     Parameters
     ----------
     step : Step
     rows_path, log : Path
-        Of all steps; the output is appended to the log.
+        Files shared by all steps; the output is appended to the log.
     deadline : float
-        By `time.monotonic`; the step has its own limit besides.
+        In the time of `time.monotonic`; the step's own limit applies, too.
     extra : mapping, optional
-        Environment variables.
+        Further environment variables.
     """
     start, blamed = time.monotonic(), 0
     deadline = min(deadline, start + step.seconds)
@@ -105,7 +105,7 @@ def supervise(
         lost = how != "passed" and _end_open_rows(rows_path, step.of or step.name, how, stuck or tail)
         if how in ("passed", "failed") and not lost:
             return Outcome(step.name, "failed" if blamed else how, seconds, _blame(blamed) or tail)
-        if not lost and process.poll() != LOST:  # whoever says that the device is lost has ended the row before
+        if not lost and process.poll() != LOST:  # a process that exits with LOST has ended its row itself
             return Outcome(step.name, how, seconds, f"in no row: {stuck or tail}")
         blamed += max(lost, 1)
     return Outcome(step.name, "failed", time.monotonic() - start, f"given up: {_blame(blamed)}")
@@ -116,7 +116,7 @@ def _blame(count: int) -> str:
 
 
 def _end_open_rows(rows_path: Path, step: str, how: str, detail: str) -> int:
-    """End the rows in which a process was lost, one unless it does several at a time; return how many."""
+    """End the rows that were running in a lost process (several with pytest-xdist); return their number."""
     rows = Rows(rows_path, step)
     lost = rows.open()
     for name in lost:
@@ -144,7 +144,7 @@ def _watch(process: _Process, step: Step, rows_path: Path, deadline: float) -> s
 
 
 class _Process:
-    """A step's process, whose output goes to the log as it comes; it and what it started are gone when this is left."""
+    """A step's process, with its output appended to the log; on exit it and its children are killed."""
 
     def __init__(self, step: Step, log: Path, extra: Mapping[str, str]) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="gpuconv-visit-"))
@@ -170,18 +170,18 @@ class _Process:
         return self._process.poll()
 
     def sizes(self, rows_path: Path) -> tuple[int, int]:
-        """Return the sizes of the rows and of the output, which grow as long as there is progress."""
+        """Return the sizes of the rows and of the log, which grow with progress."""
         return (rows_path.stat().st_size if rows_path.exists() else 0, self._log.stat().st_size)
 
     def tail(self) -> str:
-        """Return the last line of the output, with the one before it where it says more."""
+        """Return the last two lines of the output."""
         with self._log.open("rb") as file:
             file.seek(max(self._begin, self._log.stat().st_size - _TAIL))
             lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
         return " | ".join(lines[-2:])[-300:]
 
     def end(self) -> None:
-        """Kill the process with those that it started; do not wait for ever for one that the driver holds."""
+        """Kill the process group, and wait a limited time: the driver may hold a process forever."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
@@ -196,7 +196,7 @@ class _Process:
         }
 
     def where_it_stands(self) -> str:
-        """Return what cuda-gdb says of a core dump of the device; why there is none where there is none."""
+        """Return cuda-gdb's report on a GPU core dump, or the reason why there is none."""
         if not self._dumps:
             return ""
         said, tool = self.tail(), shutil.which("cuda-gdb")
@@ -213,10 +213,10 @@ class _Process:
             with self._log.open("a", encoding="utf-8") as log:
                 log.write(f"\n$ {' '.join(command)}\n{found}\n")
             return f"{said} ({' '.join(found.split())[-600:]})"
-        return f"{said} (cuda-gdb does not read the core dump)"
+        return f"{said} (cuda-gdb cannot read the core dump)"
 
     def _dump(self) -> Path | None:
-        """Ask the driver for a core dump by a byte into its pipe; return the file once it does not grow any more."""
+        """Request a GPU core dump by writing to the driver's pipe; return the file once it has stopped growing."""
         for pipe in self._folder.glob("pipe.*"):
             with suppress(OSError):
                 descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
@@ -233,13 +233,13 @@ class _Process:
 
 
 def environment_of(given: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
-    """Return a step's variables: those given, the checkout before what PYTHONPATH has, output at once."""
+    """Return a step's environment: the checkout comes first in PYTHONPATH, and output is unbuffered."""
     path = os.pathsep.join(part for part in (str(ROOT), given.get("PYTHONPATH", "")) if part)
     return {**given, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "GPUCONV_REQUIRE_GPU": "1", **extra}
 
 
 def leave(code: int) -> NoReturn:
-    """End a step's process; a lost device at once: destructors would fail, and say so behind what was the matter."""
+    """Exit a step's process; a lost device exits at once, since destructors would fail and hide the message."""
     sys.stdout.flush()
     sys.stderr.flush()
     if code == LOST:
@@ -248,5 +248,5 @@ def leave(code: int) -> NoReturn:
 
 
 def interpreter(*words: str) -> tuple[str, ...]:
-    """Return a command of the interpreter that runs this."""
+    """Return a command for this Python interpreter."""
     return (sys.executable, *words)

@@ -1,10 +1,10 @@
-"""Every kernel that can make a layer, timed on a GPU: ``python -m benchmarks.sweep --rows FILE [--seconds 120]``.
+"""Time every candidate kernel of every layer on a GPU: ``python -m benchmarks.sweep --rows FILE [--seconds 120]``.
 
-The layers are those of ``static_plan.cases``, in an order that meets every class, dtype and layout soon. Of each, the
-planner's pick is first, then the others, the quickest by the model before those that are slower. A row is one kernel of
-one case, ``CASE | KERNEL``; before them ``CASE | reference`` runs the general kernel on whole numbers, whose sums are
-exact in any order: a kernel that makes other bits of them has failed, and is not timed. What is far slower than the
-best is run once. ``python -m benchmarks.learn FILE`` says what the rows mean.
+The layers are those of ``static_plan.cases``, ordered so that all classes, dtypes and layouts come early. For each case
+the planner's pick is measured first, then the others by modelled time. A row is one kernel of one case,
+``CASE | KERNEL``. Before them, ``CASE | reference`` runs the general kernel on whole numbers, whose sums are exact in
+any order; a kernel whose bits differ from it has failed and is not timed. Kernels far slower than the best run once.
+``python -m benchmarks.learn FILE`` evaluates the rows.
 """
 
 from __future__ import annotations
@@ -34,45 +34,46 @@ from gpuconv.rules import dtypes
 
 STEP, REFERENCE = "sweep", "reference"
 REPLAYS = 5
-_FAR = 3.0  # times the best: not repeated
-_UNSURE = 3e-4  # seconds that the host, or a cold kernel, may add to a single run
-_TURN = 54  # layers by which each stratum begins later than the one before: all families come in the first quarter
-_RESERVE = 2.0  # seconds left below which no case is begun
+_FAR = 3.0  # kernels slower than this multiple of the best time are not repeated
+_UNSURE = 3e-4  # seconds that host overhead or a cold instruction cache may add to a single run
+_TURN = 54  # each stratum starts this many layers after the previous one, so that all families come early
+_RESERVE = 2.0  # no case is started with less than this many seconds left
 
 
 class Bench(Protocol):
-    """Where kernels run; what a benchmark's process has one of."""
+    """A device that kernels are measured on; a process has one."""
 
     limits: Limits
 
     def load(self, case: Case, seconds: float) -> None:
-        """Make the case's operands, of which a call takes about so long, and drop those before."""
+        """Make the operands of a case, replacing those before; a call takes about ``seconds``."""
 
     def prepare(self, plan: Plan) -> Any:
-        """Return a call of the case's operands by a plan, with its kernels loaded."""
+        """Return a call of the case by a plan, with its kernels loaded."""
 
     def result(self, call: Any) -> tuple[Any, float]:
-        """Return what a call makes of whole numbers, in memory of other values, and about how long it took."""
+        """Return the call's result on whole numbers, computed into poisoned memory, and its approximate seconds."""
 
     def differing(self, result: Any, reference: Any) -> tuple[int, int]:
-        """Return how many elements of two results differ, and how many there are."""
+        """Return the number of elements in which two results differ, and the number of all elements."""
 
     def replay(self, call: Any, seconds: float) -> Callable[[], float]:
-        """Capture calls, each of which takes about so long; return what replays them, for the seconds of one."""
+        """Capture calls of about ``seconds`` each into a graph; return a function that replays it and gives seconds per
+        call."""
 
     def alive(self) -> bool:
-        """Tell whether the process has a device still."""
+        """Return whether the CUDA context still works."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return 0 where all rows are right or time is up, 1 where one is not, 2 without a device, 3 where it was lost."""
+    """Return 0 if all rows are right or time is up, 1 if one is wrong, 2 without a device, 3 if the device was lost."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep", description=__doc__)
-    parser.add_argument("--rows", type=Path, required=True, help="file of JSON lines that rows are appended to")
-    parser.add_argument("--step", default=STEP, help="the name of its rows there (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=120.0, help="after which no case is begun (%(default)s)")
-    parser.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
-    parser.add_argument("--most", type=int, metavar="N", help="only the first N cases")
-    parser.add_argument("--work", type=float, metavar="N", help="shrink layers to N operations, with names that say so")
+    parser.add_argument("--rows", type=Path, required=True, help="append rows to this file of JSON lines")
+    parser.add_argument("--step", default=STEP, help="name of the step in these rows (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=120.0, help="start no case after this time (%(default)s)")
+    parser.add_argument("--layers", default="", metavar="SUB", help="measure only layers whose name contains SUB")
+    parser.add_argument("--most", type=int, metavar="N", help="measure only the first N cases")
+    parser.add_argument("--work", type=float, metavar="N", help="shrink layers to N operations, marked in their names")
     arguments = parser.parse_args(argv)
     deadline = time.monotonic() + arguments.seconds
     rows = Rows(arguments.rows, arguments.step)
@@ -85,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
         return _swept(cases, rows, deadline)
     except gpu.DeviceLost as error:
         lost = str(error)
-    print(f"sweep: the device is lost: {lost}", flush=True)  # after what destructors of the error's frames have said
+    print(f"sweep: the device is lost: {lost}", flush=True)  # printed last, after messages of failing destructors
     return LOST
 
 
@@ -96,7 +97,7 @@ def _swept(cases: Sequence[Case], rows: Rows, deadline: float) -> int:
 
 
 def chosen(pattern: str, most: int | None, work: float | None) -> list[Case]:
-    """Return the cases; shrunk ones are no layers that ``benchmarks.learn`` knows."""
+    """Return the cases; ``work`` shrinks their layers, which ``benchmarks.learn`` then does not know."""
     cases = stratified(static_plan.cases(pattern))[:most]
     return cases if work is None else [_shrunk(case, work) for case in cases]
 
@@ -109,7 +110,8 @@ def _shrunk(case: Case, work: float) -> Case:
 def run(
     bench: Bench, cases: Sequence[Case], rows: Rows, deadline: float, clock: Callable[[], float] = time.monotonic
 ) -> int:
-    """Measure until all is done or the deadline is near; raises DeviceLost with the row open that lost it."""
+    """Measure until all is done or the deadline is near; raises DeviceLost and leaves the row open that lost the
+    device."""
     done = Counter(_case_of(row) for row in rows.ended)
     order = stratified(cases)
     for number, case in enumerate(order):
@@ -141,7 +143,7 @@ def _summary(lines: list[Line]) -> str:
 
 
 def stratified(cases: Sequence[Case]) -> list[Case]:
-    """Return the cases in turns of their classes, dtypes, precisions and layouts, which begin with different layers."""
+    """Interleave cases by class, dtype, precision and layout; each of these groups starts at another layer."""
     groups: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
         groups.setdefault((case.layer.kind, case.dtype, case.precision, case.layout), []).append(case)
@@ -154,12 +156,12 @@ def stratified(cases: Sequence[Case]) -> list[Case]:
 
 
 def device_of(limits: Limits) -> Representative:
-    """Return the well-known device of an architecture with the limits of one that is there."""
+    """Return the representative device of the architecture, with the actual device's limits."""
     return replace(nearest(limits.architecture), limits=limits)
 
 
 def candidates(case: Case, device: Representative) -> list[Candidate]:
-    """Return all candidates of a case, the general kernel first; none where there is nothing to choose."""
+    """Return all candidates of a case, the general kernel first; empty if there is no choice."""
     found: list[Candidate] = []
 
     def pick(given: Sequence[Candidate]) -> Candidate:
@@ -171,14 +173,14 @@ def candidates(case: Case, device: Representative) -> list[Candidate]:
 
 
 def plan(case: Case, device: Representative, candidate: Candidate) -> Plan:
-    """Return the candidate's plan of the whole call: its own, but where complex numbers add launches."""
+    """Return the plan of the whole call by this candidate; complex dtypes add launches to the candidate's own plan."""
     if dtypes.entry(case.dtype).real:
         return static_plan.plan(case, device, static_plan.Chooser(candidate.name))
     return replace(candidate.make(), kernel=candidate.name)
 
 
 class _Walk:
-    """One case; ``ended`` has its rows, those of earlier processes too."""
+    """Measures one case; ``ended`` has its rows, including those of earlier processes."""
 
     def __init__(self, bench: Bench, case: Case, rows: Rows, deadline: float, clock: Callable[[], float]) -> None:
         self._bench, self._case, self._rows = bench, case, rows
@@ -192,18 +194,18 @@ class _Walk:
         found = candidates(self._case, self._device)
         if not found:
             return
-        order = sorted(found, key=lambda one: one.seconds)  # the pick is first: of equal ones the first is taken
+        order = sorted(found, key=lambda one: one.seconds)  # stable, so the planner's pick is first
         self._refer(found[0], order)
         for candidate in self._left(order) if self._loaded else ():
             self._attempt(candidate.name, partial(self._measure, candidate))
 
     def _refer(self, general: Candidate, order: list[Candidate]) -> None:
-        """Make operands and the reference; kernels are timed unchecked where the device was lost in it before."""
+        """Make operands and the reference result; if the reference was lost before, kernels are timed unchecked."""
         name = row_name(self._case, REFERENCE)
         for _ in self._rows.left([name]):
             self._attempt(REFERENCE, lambda: self._description(order) | self._refer_to(general, order))
             return
-        try:  # another process made the reference, and wrote so; or was lost in it
+        try:  # an earlier process computed the reference, or was lost in it
             self._load(order)
             if self._rows.ended[name]["status"] == "passed":
                 self._refer_to(general, order)
@@ -247,12 +249,12 @@ class _Walk:
             yield name
 
     def _attempt(self, name: str, measure: Callable[[], Line]) -> None:
-        """End the row by what is found; a device that is lost leaves it open, for whoever watches to blame."""
+        """Measure and end a row; if the device is lost, the row stays open for the supervisor to end."""
         row = row_name(self._case, name)
         try:
             found = measure()
             status = "failed" if "differing" in found else "passed"
-        except Exception as error:  # of one kernel: the others are still wanted
+        except Exception as error:  # record the failure and go on with the next kernel
             self._check_alive(error)
             status, found = "failed", {"error": _first_line(error)}
         self._rows.end(row, status, **found)

@@ -1,7 +1,7 @@
-"""The GPU that ``benchmarks.sweep`` measures on, by CuPy alone: operands, calls by gpuconv, graphs of calls in turns.
+"""The GPU that ``benchmarks.sweep`` measures on, by CuPy only: operands, gpuconv calls, and graphs of calls.
 
-A graph has a set of operands for each of its calls, and other data fill the L2 cache before every replay, so that no
-call finds its inputs there. Timed operands are normal numbers: a device may run faster on whole ones.
+A graph has one set of operands per call, and the L2 cache is flushed before each replay, so that calls find no inputs
+cached. Timed operands are normal numbers, since a GPU may run faster on whole ones, which toggle fewer bits.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from gpuconv.cuda.plan.launch import Plan
 from gpuconv.rules import dtypes, layout, whole_numbers
 from gpuconv.rules.operators import OPERATORS
 
-_REPLAY = 2e-4  # seconds of a replay, or one call
+_REPLAY = 2e-4  # target seconds of one replay
 _MOST_SETS = 16
-_MOST_BYTES = 2**31  # of all sets
-_MOST_KEPT = 2**34  # bytes that CuPy's pool holds
-_RELAXED = 2  # a capture during which CuPy's pool may ask for more memory
+_MOST_BYTES = 2**31  # most bytes of all operand sets
+_MOST_KEPT = 2**34  # bytes in CuPy's pool above which it is emptied
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed: CuPy may allocate memory during the capture
 
 
 def sets(seconds: float, nbytes: int) -> int:
-    """Return how many sets of operands to make, where a call takes so long and its arrays have so many bytes."""
+    """Return how many operand sets to make for calls of ``seconds`` with arrays of ``nbytes``."""
     return max(1, min(_MOST_SETS, ceil(_REPLAY / max(seconds, 1e-7)), _MOST_BYTES // max(1, nbytes)))
 
 
@@ -45,7 +45,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Replay:
-    """A graph of some calls, with what these write."""
+    """A graph of several calls, with the results they write."""
 
     bench: DeviceBench
     graph: Any
@@ -57,7 +57,7 @@ class _Replay:
 
 
 class DeviceBench:
-    """See ``sweep.Bench``."""
+    """Implements ``sweep.Bench`` on the current CUDA device."""
 
     def __init__(self, cupy: Any) -> None:
         self.cupy = cupy
@@ -68,7 +68,7 @@ class DeviceBench:
         self._exact: list[Any] = []
 
     def load(self, case: Case, seconds: float) -> None:
-        """Make whole numbers, and as many sets of normal ones as a graph has calls."""
+        """Make one set of whole numbers, and a set of normal numbers per call of a graph."""
         self._operands, self._exact = [], []
         self._make_room()
         self._case, self._call = case, calls.of(case.layer, case.layout)
@@ -76,7 +76,7 @@ class DeviceBench:
         count = sets(seconds, nbytes)
         self._operands = [self._made(seed) for seed in range(count)]
         sizes = [prod(shape) for name, shape in self._call.inputs.items() if name != "indices"]
-        most = whole_numbers.largest(case.dtype, case.precision, min(sizes[:2]))  # sums of products are exact
+        most = whole_numbers.largest(case.dtype, case.precision, min(sizes[:2]))  # keeps sums of products exact
         self._exact = self._made(count, most)
 
     def prepare(self, plan: Plan) -> _Call:
@@ -93,7 +93,8 @@ class DeviceBench:
         return _Call(Prepared(self._here, made, inputs, called.inputs, results, outs), outs)
 
     def result(self, call: _Call) -> tuple[Any, float]:
-        """Run once on whole numbers, into memory that holds NaN or -1; the cache filled before hides the host."""
+        """Run once on whole numbers into memory filled with NaN or -1; flushing the L2 cache before hides the host's
+        time."""
         gpu_layer.poison(self.cupy, self._case.layer, self._case.dtype)
         found: list[Any] = []
         seconds = self.seconds(lambda: found.extend(call(self._exact)))
@@ -105,7 +106,7 @@ class DeviceBench:
         return sum(int((a != b).sum()) for a, b in pairs), sum(a.size for a, _ in pairs)
 
     def replay(self, call: _Call, seconds: float) -> Callable[[], float]:
-        """Capture a call of each set of operands, or of fewer."""
+        """Capture one call per operand set, or fewer for long calls."""
         chosen = self._operands[: sets(seconds, 0)]
         kept: list[Any] = []
 
@@ -113,11 +114,11 @@ class DeviceBench:
             kept.extend(call(operands) for operands in chosen)
 
         graph = captured(self.cupy, enqueue)
-        graph.launch()  # the first time it is also uploaded
+        graph.launch()  # the first launch also uploads the graph
         return _Replay(self, graph, len(chosen), kept)
 
     def alive(self) -> bool:
-        """Ask the device."""
+        """Synchronise with the device and return whether that worked."""
         try:
             self.cupy.cuda.Device().synchronize()
         except self.cupy.cuda.runtime.CUDARuntimeError:
@@ -129,7 +130,7 @@ class DeviceBench:
         return self._case.layer.indices and not self._case.layer.call
 
     def seconds(self, run: Callable[[], Any]) -> float:
-        """Return the time of a run that finds other data in the L2 cache."""
+        """Return the device seconds of a run with a flushed L2 cache."""
         begin, end = (self.cupy.cuda.Event() for _ in range(2))
         self._flush.data.memset_async(0, self._flush.nbytes)
         begin.record()
@@ -139,7 +140,7 @@ class DeviceBench:
         return float(self.cupy.cuda.get_elapsed_time(begin, end)) / 1e3
 
     def _make_room(self) -> None:
-        """Let go of blocks that no case of another size can have, where they are many."""
+        """Empty CuPy's memory pool if it holds more than `_MOST_KEPT` bytes."""
         pool = self.cupy.get_default_memory_pool()
         if pool.total_bytes() > _MOST_KEPT:
             pool.free_all_blocks()
@@ -151,7 +152,7 @@ class DeviceBench:
 
 @contextmanager
 def opened() -> Iterator[DeviceBench]:
-    """Yield the first device, on a stream that can be captured."""
+    """Yield a bench on the current device, on a stream that can be captured."""
     import cupy  # type: ignore[import-not-found]
 
     with cupy.cuda.Stream(non_blocking=True):
@@ -159,14 +160,14 @@ def opened() -> Iterator[DeviceBench]:
 
 
 def captured(cupy: Any, enqueue: Callable[[], Any]) -> Any:
-    """Return the graph of what a function enqueues on the current stream, which is not the default one."""
+    """Return a CUDA graph of what ``enqueue`` launches on the current stream, which must not be the default stream."""
     stream = cupy.cuda.get_current_stream()
     stream.synchronize()
     stream.begin_capture(_RELAXED)
     try:
         enqueue()
     except BaseException:
-        with suppress(Exception):  # the capture is broken; the first error is the one that counts
+        with suppress(Exception):  # the capture is invalid; report the first error
             stream.end_capture()
         raise
     return stream.end_capture()

@@ -1,4 +1,4 @@
-"""Two callables measured in turns, each starting from an idle process."""
+"""Time two callables alternately, each measurement starting from an idle process."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 Call = Callable[[], Any]
 _MIN_ROUNDS, _MAX_ROUNDS = 5, 25
-MIN_TURN = 0.004  # seconds: calls shorter than this are repeated within a turn
-_SETTLE = 0.1  # seconds: about what settle takes, on average of both sides
+MIN_TURN = 0.004  # seconds; shorter calls are repeated within one measurement
+_SETTLE = 0.1  # approximate seconds of `settle`, on average
 
 
 def alternate(ours: Call, peer: Call, seconds: float) -> tuple[list[float], list[float]]:
-    """Return seconds per call of both, one sample a round: peer, ours, peer, ours …, all already warm."""
+    """Return seconds per call of both, one sample per round, in the order peer, ours, peer, ours …, all warmed up."""
     peer_repeats, peer_turn = _calibrate(peer)
     our_repeats, our_turn = _calibrate(ours)
     rounds = min(max(_MIN_ROUNDS, int(seconds / (peer_turn + our_turn))), _MAX_ROUNDS)
@@ -26,7 +26,7 @@ def alternate(ours: Call, peer: Call, seconds: float) -> tuple[list[float], list
 
 
 def repeated(call: Call, seconds: float) -> list[float]:
-    """Return the seconds of every call for about so long, five of them at least."""
+    """Return the seconds of each of several calls, for about ``seconds`` in total and at least five calls."""
     samples: list[float] = []
     while sum(samples) < seconds or len(samples) < _MIN_ROUNDS:
         start = time.perf_counter()
@@ -36,7 +36,7 @@ def repeated(call: Call, seconds: float) -> list[float]:
 
 
 def once(call: Call) -> float:
-    """Return the seconds of a call, from an idle process on."""
+    """Return the seconds of one call, started in an idle process."""
     settle()
     start = time.perf_counter()
     call()
@@ -44,12 +44,12 @@ def once(call: Call) -> float:
 
 
 def warm(call: Call) -> float:
-    """Return the seconds of a call, the mean of a few after one that is not timed, from an idle process on."""
+    """Return the mean seconds of three calls after an untimed one, started in an idle process."""
     return turn(call, 3)
 
 
 def extra_memory(call: Call) -> tuple[Any, int]:
-    """Return the call's result and the most bytes it held at once on top of what it returned."""
+    """Return the call's result, and the peak of its allocations in bytes beyond the result."""
     tracemalloc.start()
     try:
         result = call()
@@ -60,7 +60,7 @@ def extra_memory(call: Call) -> tuple[Any, int]:
 
 
 def _calibrate(call: Call) -> tuple[int, float]:
-    """Return the calls of one turn, and the seconds that the turn takes."""
+    """Return the number of calls per turn, and the seconds that a turn takes."""
     seconds = turn(call, 1)
     repeats = max(1, round(MIN_TURN / seconds))
     return repeats, seconds * (repeats + 1) + _SETTLE
@@ -68,7 +68,7 @@ def _calibrate(call: Call) -> tuple[int, float]:
 
 def turn(call: Call, repeats: int) -> float:
     settle()
-    call()  # wakes this side's threads and brings the operands into the caches, as the layer before it would
+    call()  # wakes the worker threads and warms the caches, as a preceding layer would
     start = time.perf_counter()
     for _ in range(repeats):
         call()
@@ -76,11 +76,11 @@ def turn(call: Call, repeats: int) -> float:
 
 
 def settle(step: float = 0.02, limit: float = 0.5) -> None:
-    """Wait until this process uses no CPU.
+    """Wait until this process uses no CPU, at most ``limit`` seconds.
 
-    After a call, the worker threads of OpenBLAS (for about 0.1 s) and of ONNX Runtime (for up to 0.04 s) spin in
-    wait of more work, which makes whoever runs next on the same cores up to twice as slow. Systems account CPU time
-    in ticks of up to 10 ms; a step is longer than two of them.
+    After a call, worker threads of OpenBLAS (for about 0.1 s) and of ONNX Runtime (for up to 0.04 s) spin while they
+    wait for more work, which slows whoever runs next on the same cores by up to a factor of 2. CPU time is accounted in
+    ticks of up to 10 ms; a ``step`` is longer than two of them.
     """
     deadline = time.perf_counter() + limit
     while time.perf_counter() < deadline:

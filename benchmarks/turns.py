@@ -1,9 +1,9 @@
-"""Time one call in a process of its own, a turn whenever the process that started this one asks for it.
+"""Time one call in a process of its own, on request of the process that started it.
 
-`benchmarks.against` runs the text of this file with ``python -c`` in the folder of a checkout, so that ``gpuconv`` is
-that checkout's: nothing of `benchmarks` may be imported here. The only argument is the path of this checkout's
-``timing.py``, whose turns are those of every benchmark. The first line of stdin is a JSON object, the call; each
-further line is the number of calls of one turn. Each reply is one line of JSON on stdout.
+`benchmarks.against` runs the text of this file by ``python -c`` in the folder of a checkout, so that ``gpuconv`` is
+that checkout's: nothing of `benchmarks` may be imported here. The only argument is the path of ``timing.py``, whose
+``turn`` times the calls. The first line on stdin is a JSON object that describes the call; each further line is the
+number of calls to time. Each reply is one line of JSON on stdout.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-Call = Any  # a function without parameters that returns a list of arrays
+Call = Any  # a function without arguments that returns a list of arrays
 
 
 def layer(job: dict[str, Any]) -> Call:
-    """Return a call of ``job["function"]`` on seeded small integers of ``job["shapes"]``, float32."""
+    """Return a call of ``job["function"]`` on seeded small integers in float32, with shapes ``job["shapes"]``."""
     import gpuconv
 
     rng = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def network(job: dict[str, Any]) -> Call:
 
 
 def digest(arrays: list[Any]) -> str:
-    """Return a hash of the bits of the results."""
+    """Return a hash of the results' bits."""
     state = hashlib.sha256()
     for array in arrays:
         state.update(f"{array.dtype} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
@@ -56,7 +56,7 @@ def digest(arrays: list[Any]) -> str:
 def main() -> None:
     """Answer the requests on stdin until it ends."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what the package prints is no reply
+    os.dup2(2, 1)  # keep prints of the package out of the replies
     try:
         job = json.loads(sys.stdin.readline())
         call = {"layer": layer, "network": network}[job["kind"]](job)

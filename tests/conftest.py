@@ -1,4 +1,4 @@
-"""Pytest settings that need code: markers, the tiers, how several test processes share the work, the command line."""
+"""Pytest configuration: command-line options, markers and tiers, test selection, pytest-xdist, and shared fixtures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import gc
 import os
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # before NumPy is imported: its BLAS reads this once
+if "PYTEST_XDIST_WORKER" in os.environ:  # before NumPy is imported: its BLAS reads the variable once
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import re
@@ -34,7 +34,17 @@ from tests.selection import Choice
 
 
 class Need(NamedTuple):
-    """What a test needs: the variable that makes its lack a failure, what tells of it, whether tests then skip."""
+    """A requirement of a marker.
+
+    Attributes
+    ----------
+    variable : str
+        Environment variable; if it is "1", tests fail where the requirement is missing.
+    unavailable_reason : callable
+        Returns why the requirement is missing, or None.
+    skips : bool
+        Whether tests are skipped where it is missing.
+    """
 
     variable: str
     unavailable_reason: Callable[[], str | None]
@@ -49,16 +59,16 @@ NEEDS: dict[str, tuple[Need, ...]] = {  # by marker
     "emulator": (Need("GPUCONV_REQUIRE_EMULATOR", cuda_device.emulated_unavailable_reason),),
 }
 
-# What `-m quick` runs: tests without these marks. They reach nine tenths of gpuconv's statements in about a minute, and
-# none of them may need a compiler: `no_compiler` sees to that.
+# `-m quick` runs the tests without these marks. They cover nine tenths of gpuconv's statements in about a minute. None
+# of them may need a compiler, which the fixture `no_compiler` enforces.
 NOT_QUICK = ("slow", *NEEDS)
-EMULATORS = {"emulated_cuda", "emulator"}  # folders: tests of the emulated device are not quick either
+EMULATORS = {"emulated_cuda", "emulator"}  # folders whose tests of the emulated device are not quick either
 _SLOW_MODULE = re.compile(rf"^pytestmark = (?:\[[^]]*)?pytest\.mark\.({'|'.join(NOT_QUICK)})\b", re.MULTILINE)
 
-CHOICE = pytest.StashKey[Choice | None]()  # which tests run
-LEFT_OUT = pytest.StashKey[tuple[int, int]]()  # how many tests do not run, and how many would with ``--all``
+CHOICE = pytest.StashKey[Choice | None]()  # which tests this run selects
+LEFT_OUT = pytest.StashKey[tuple[int, int]]()  # number of tests left out, and number of tests with ``--all``
 
-CHUNK = 32  # tests that a process of pytest-xdist is sent at a time: all of them take part in what comes first
+CHUNK = 32  # most tests that a pytest-xdist worker gets at a time, so that all workers share the first, long ones
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,9 +80,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give random tests their length; compile the emulator while processes of pytest-xdist begin, if any need it.
+    """Set the length of random tests and install the emulated CUDA device where there is no real one.
 
-    Where there is no CUDA device, the emulated one takes its place, before CuPy is imported.
+    The device is installed before CuPy is imported. With pytest-xdist, the controller compiles the emulator in the
+    background while workers start; quick runs need neither.
     """
     if config.option.record:
         os.environ["GPUCONV_REQUIRE_EMULATOR"] = "1"
@@ -89,7 +100,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the garbage collector away from tens of thousands of tests: it would walk all of them again and again."""
+    """Disable garbage collection during collection: it would traverse tens of thousands of tests repeatedly."""
     gc.disable()
     try:
         return (yield)
@@ -99,7 +110,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Where quick tests alone are asked for, do not even import the modules whose tests are all slow."""
+    """With ``-m quick``, do not even import modules whose tests are all slow."""
     if config.option.markexpr != "quick":
         return None
     if collection_path.is_dir():
@@ -110,20 +121,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @functools.cache
 def name_of(path: Path) -> str:
-    """Return a test's module from the folder of the tests on, as ``rules/test_cases``."""
+    """Return a test module's path relative to the folder of tests, as ``rules/test_cases``."""
     tests = Path(__file__).parent
     return path.relative_to(tests).with_suffix("").as_posix() if path.is_relative_to(tests) else path.stem
 
 
-@pytest.hookimpl(tryfirst=True)  # before those without the marker are left out
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the quick tests and those with the fixture ``sent``, take those of the tier, then order them.
+    """Mark quick tests and those with the fixture ``sent``, select the tests of this run, and order them.
 
-    Begin with what compiles kernels to machine code: the PTX of each, made on the way, is what other tests emulate.
-
-    Tests of the same machine code follow each other, so that one process compiles it for all of them. Those of broken
-    kernels come last: what is compiled after them is not kept. The longest are among the first, so that no process has
-    to wait for another in the end.
+    Tests that compile kernels to machine code come first: they also cache the PTX that other tests emulate. Tests of
+    the same machine code are adjacent, so that one worker compiles it for all of them. Tests of broken kernels come
+    last within their group, since what is compiled after them is not cached. Long tests come early, so that no worker
+    finishes late.
     """
     for item in items:
         if "sent" in getattr(item, "fixturenames", ()):
@@ -132,7 +142,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             map(item.get_closest_marker, NOT_QUICK)
         ):
             item.add_marker("quick")
-    named = any("::" in word for word in config.args)  # whoever names a test gets it
+    named = any("::" in word for word in config.args)  # tests named on the command line always run
     chosen = config.stash[CHOICE] = _choice(config)
     part = tiers.part(config.option.thorough_part)
     items[:], others = tiers.select(items, named or config.option.thorough, part, chosen)
@@ -144,7 +154,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _choice(config: pytest.Config) -> Choice | None:
-    """Return which tests run, None where that is not the question: all that the command line names do."""
+    """Return which tests to select, or None if the command line names files or tests: then all of those run."""
     if CHOICE in config.stash:
         return config.stash[CHOICE]
     if hasattr(config, "workerinput"):
@@ -163,7 +173,7 @@ def _choice(config: pytest.Config) -> Choice | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a process of pytest-xdist which tests run."""
+    """Send a pytest-xdist worker the selection."""
     chosen = node.config.stash[CHOICE] = _choice(node.config)
     node.workerinput["choice"] = None if chosen is None else chosen.to_json()
 
@@ -179,9 +189,9 @@ def _place(item: pytest.Item) -> tuple[int, str, bool, str]:
 
 @pytest.fixture(autouse=True)
 def no_compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let quick tests fail that compile or emulate anything, also where compilers are there.
+    """Make quick tests fail if they compile or emulate anything, even where compilers are installed.
 
-    By the ``monkeypatch`` that tests have themselves: what both replace is put back in the reverse order.
+    It uses the test's own ``monkeypatch``, so that both sets of patches are undone in reverse order.
     """
     if request.node.get_closest_marker("quick") is None:
         yield
@@ -201,7 +211,7 @@ def _refuse(*_: object) -> NoReturn:
 
 @pytest.fixture(autouse=True)
 def device_if_asked_for(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the device, real or emulated, from tests that do not ask for it; the emulated one loads PTX."""
+    """Hide the device, real or emulated, from tests without the marker ``gpu``; let the emulated one load PTX."""
     if request.node.get_closest_marker("gpu") is None:
         if "cupy" in sys.modules:
             monkeypatch.setattr(sys.modules["cupy"].cuda.runtime, "getDeviceCount", _no_devices)
@@ -215,21 +225,22 @@ def _no_devices() -> NoReturn:
 
 @pytest.fixture
 def turn(request: pytest.FixtureRequest) -> int:
-    """The number of the run's turn, by which tests are chosen of those that use nothing that has changed."""
+    """The turn of this run, by which a share of the unaffected tests is selected."""
     chosen = request.config.stash.get(CHOICE, None)
     return 0 if chosen is None else chosen.turn
 
 
 @pytest.fixture
 def sent(tmp_path: Path) -> Iterator[Sent]:
-    """What calls ask the emulated device for, whose kernels do nothing; tests that look at it have its marker."""
+    """A record of what calls request of the emulated device, with kernels that do nothing; sets the marker
+    ``emulator``."""
     with idle_kernels(tmp_path) as sent:
         yield sent
 
 
 @pytest.fixture
 def general_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Conv and ConvTranspose have the kernels alone that accept every problem: two launches, of which one packs."""
+    """Restrict Conv and ConvTranspose to the general kernels: two launches, one of which packs the weights."""
     from gpuconv.cuda.conv import families as conv_families
     from gpuconv.cuda.conv.gemm import ffma, split
 
@@ -239,9 +250,9 @@ def general_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def cache_of_broken_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep broken kernels out of the user's cache, in which those that are whole are found."""
+    """Use a separate kernel cache, linked to the user's, so that broken kernels do not enter the latter."""
     usual, folder = cache.folder(), tmp_path_factory.mktemp("broken")
-    with suppress(OSError):  # there is none, or it is on another file system
+    with suppress(OSError):  # no cache exists, or it is on another file system
         for path in usual.glob("[!.]*.*") if usual is not None else ():
             os.link(path, folder / path.name)
     with pytest.MonkeyPatch.context() as patch:
@@ -250,7 +261,7 @@ def cache_of_broken_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose marker names something that is not there, with the reason; fail it where that is required."""
+    """Skip a test whose requirement is missing, giving the reason; fail instead if the environment demands it."""
     for marker, needs in NEEDS.items():
         for need in needs if item.get_closest_marker(marker) else ():
             reason = need.unavailable_reason()
@@ -261,7 +272,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Let a worker of pytest-xdist tell what it emulated."""
+    """Let a pytest-xdist worker report its emulated launches; record a successful ``--record`` run."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["emulator"] = list(tally.launches.items())
         session.config.workeroutput["left out"] = session.config.stash.get(LEFT_OUT, None)
@@ -271,7 +282,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Add what a worker of pytest-xdist emulated."""
+    """Add the emulated launches of a pytest-xdist worker."""
     output = getattr(node, "workeroutput", {})
     tally.add_all(output.get("emulator", ()))
     if output.get("left out"):
@@ -305,7 +316,7 @@ def save_model(tmp_path: Path) -> Callable[[str], str]:
 
 @pytest.fixture
 def pool(save_model: Callable[[str], str]) -> str:
-    """Path of a model of two nodes, with an input of unknown batch and two outputs."""
+    """Path of a model with two nodes, an unknown batch size and two outputs."""
     return save_model("""net (float[N, 1, 4] x) => (float[N, 1, 2] y, float[N, 1, 2] z) {
         y = MaxPool <kernel_shape = [2], strides = [2]> (x)
         z = Relu (y)
@@ -314,7 +325,7 @@ def pool(save_model: Callable[[str], str]) -> str:
 
 @pytest.fixture
 def ok(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that must succeed, with one line on stderr for each warning; return what it prints."""
+    """Run a command that must succeed with one line on stderr per warning; return its output."""
 
     def run(*argv: object, warned: Sequence[str] = ()) -> str:
         code = main([str(word) for word in argv])
@@ -329,7 +340,7 @@ def ok(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 @pytest.fixture
 def error(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that must fail with one line on stderr, behind warnings at most; return that line."""
+    """Run a command that must fail with one error line on stderr, after any warnings; return that line."""
 
     def run(*argv: object, code: int = 2) -> str:
         assert main([str(word) for word in argv]) == code

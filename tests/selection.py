@@ -1,22 +1,22 @@
-"""Which tests a whole run takes: those that a change can break, and of the remaining ones one in twelve, in turns.
+"""Select the tests of a whole run: those that a change can affect, and one in twelve of the others, in rotation.
 
 ``tests/proven.json`` holds fingerprints (SHA-256) of the working tree for which all tests have passed. Quick tests and
 those marked ``every_run`` always run. Any other test runs if
 
 * its own module differs from the recorded one;
 * it is marked ``@pytest.mark.kernels("conv/gemm/conv.cu")`` (files of ``kernels_cu``, or patterns such as ``pool/*``),
-  and one of these kernels differs: a launch of it (source, struct, grid, block, shared memory, workspace, roles of
-  arrays, candidate) in any small problem of `tests.kernels.small`, or the Python that plans it;
-* it has no such mark, and one of the `ROOMS` that its module uses differs, the package itself first of all;
-* it is its turn: another twelfth of the tests for every commit and every change of the working tree.
+  and one of these kernels has changed: a launch of it (source, struct, grid, block, shared memory, workspace, array
+  roles, candidate) in any small problem of `tests.kernels.small`, or the Python that plans it;
+* it has no such mark, and one of the `ROOMS` that its module uses has changed, above all the package itself;
+* its turn has come: every commit and every change of the working tree selects another twelfth of the tests.
 
-Tests of kernels that are also marked ``thorough`` have no turn, and run where their kernels or modules have changed.
-Everything but these runs where the record does not apply: what tests are judged by differs (oracle, emulator, fixtures,
-or the versions of `PACKAGES`), or there is no git repository to take turns by. Comments and docstrings never count.
+Tests with kernel marks that are also marked ``thorough`` have no turn; they run if their kernels or modules changed.
+All tests but these run if the record does not apply: the oracle, emulator, fixtures or versions of `PACKAGES` differ,
+or there is no git repository to derive the turn from. Comments and docstrings never count.
 
-Selection is for whole runs: a run of a file, a folder, ``-k`` or ``-m`` takes all of what it names. ``--all`` takes all
-tests, and the thorough ones of kernels. ``--record`` writes ``tests/proven.json`` if nothing fails: what has changed
-since the last record ran in full, and what has not is proven already.
+Selection applies to whole runs only: a run of a file, a folder, ``-k`` or ``-m`` runs everything it names. ``--all``
+runs all tests and the thorough ones of kernels. ``--record`` writes ``tests/proven.json`` if nothing fails: tests of
+changed parts ran in full, and the record already proves the others.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ from tests.kernels import small
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = Path(__file__).with_name("proven.json")
 TURNS = 12
-EMULATOR = "emulated_cuda"  # what tests of the emulated device prove, named beside files of kernels_cu
+EMULATOR = "emulated_cuda"  # stands for the emulated device among the files of kernels_cu
 
-# Steps of ``.ci/run`` that are due where one of these files has changed, and else for one in `RARELY` commits.
+# Steps of ``.ci/run`` that run if one of these files has changed, and otherwise for one in `RARELY` commits.
 STEPS = {
     "visit": ("gpuconv/cuda/call/*.py", "benchmarks/**/*.py", "emulated_cuda/src/**/*"),
     "mutation": ("tools/mutation/**/*",),
 }
 RARELY = 6
-# What tests are judged by, and what all of them share: a change of one of these files may change any verdict.
+# Files that may affect the verdict of any test.
 JUDGES = (
     *("tests/*.py", *(f"tests/{folder}/**/*.py" for folder in ("oracle", "harness", "emulator", "kernels"))),
     *("emulated_cuda/src/**/*", "gpuconv/judge/definition.py", "benchmarks/small_shapes.py", "pyproject.toml"),
 )
 PACKAGES = ("cupy-cuda13x", "nvidia-cuda-nvrtc", "numpy", "onnx", "ml_dtypes")
-# Parts of the repository that tests use: the package, whose parts import each other, for all of them, and each other
-# part for the test modules whose text has its name.
+# Parts of the repository that tests use. All tests use the package; its parts import each other. Every other part is
+# used by the test modules whose text contains its name.
 PACKAGE = "gpuconv"
-_APART = ("judge", "testing", "dask", "compat")  # parts that the remaining package imports when called only
+_APART = ("judge", "testing", "dask", "compat")  # parts that the rest of the package imports only inside functions
 ROOMS = {
     PACKAGE: ("gpuconv/**/*.py", "gpuconv_*.py"),
     **{name: (f"gpuconv/{name}/**/*",) for name in _APART},
@@ -75,20 +75,20 @@ ROOMS = {
 PYTHON = re.compile(
     r'''("""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|#[^\n]*''',
     re.DOTALL,
-)  # a string, which stays, or a comment
+)  # a string, which is kept, or a comment
 _COMMENT = re.compile(r"""//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*")""", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Fingerprints:
-    """SHA-256 of what decides about tests, comments and docstrings left out.
+    """SHA-256 of everything that decides about tests, without comments and docstrings.
 
     Attributes
     ----------
-    revision : the commit that they are of, or of which they are a change.
+    revision : the commit, possibly with uncommitted changes.
     judges : of `JUDGES` and of the versions of `PACKAGES`.
-    kernels : of each file of kernels_cu that kernels are made of, by its path from there on.
-    tests : of each module of tests with the helpers beside it, by its path from the root on.
+    kernels : of each file of kernels_cu that kernels are compiled from, by its path in that folder.
+    tests : of each test module with the helpers it uses, by its path from the root.
     rooms : of each of `ROOMS`.
     steps : of each of `STEPS`.
     """
@@ -103,16 +103,16 @@ class Fingerprints:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a run takes, and why; it is sent to the processes of pytest-xdist as JSON.
+    """Which tests a run selects, and why; it is sent to pytest-xdist workers as JSON.
 
     Attributes
     ----------
-    everything : why all tests run but thorough ones whose kernels have not changed; empty: not all do.
+    everything : why all tests run except thorough ones of unchanged kernels; empty: not all do.
     kernels : the files of kernels_cu that differ from the record.
-    tests : the modules of tests that do.
-    rooms : those of `ROOMS` that do.
-    turn : from 0 to `TURNS` - 1; the tests of which number have their turn.
-    revision : that the record is of.
+    tests : the test modules that differ.
+    rooms : the `ROOMS` that differ.
+    turn : from 0 to `TURNS` - 1: tests with this number run although nothing they use has changed.
+    revision : the commit of the record.
     """
 
     everything: str = ""
@@ -123,7 +123,7 @@ class Choice:
     revision: str = ""
 
     def takes(self, item: pytest.Item) -> bool:
-        """Return whether a run takes a test; of thorough ones those of changed kernels only."""
+        """Return whether a run includes a test; thorough tests only if their kernels or modules changed."""
         kernels = proves(item)
         used = any(map(self.changed, kernels)) if kernels else bool(self.rooms & rooms_of(item.path))
         if used or module_of(item) in self.tests:
@@ -131,32 +131,32 @@ class Choice:
         return item.get_closest_marker("thorough") is None and (runs_always(item) or self.takes_turn(item.nodeid))
 
     def changed(self, pattern: str) -> bool:
-        """Tell whether a file of kernels_cu that a pattern names differs from the record."""
+        """Return whether a file of kernels_cu that matches a pattern differs from the record."""
         return bool(fnmatch.filter(self.kernels, pattern))
 
     def takes_turn(self, name: str) -> bool:
-        """Tell whether it is the turn of what has this name, or every turn is."""
+        """Return whether it is the turn of the test with this name, or all tests run."""
         return bool(self.everything) or zlib.crc32(name.encode()) % TURNS == self.turn
 
     def to_json(self) -> str:
-        """Return the choice as text."""
+        """Return the choice as JSON."""
         return json.dumps(asdict(self), default=sorted)
 
     @classmethod
     def from_json(cls, text: str) -> Choice:
-        """Return the choice of a text of `to_json`."""
+        """Return the choice of `to_json`'s text."""
         found = json.loads(text)
         return cls(**found | {name: frozenset(found[name]) for name in ("kernels", "tests", "rooms")})
 
 
 def runs_always(item: pytest.Item) -> bool:
-    """Return whether a test is part of every run, whatever has changed."""
+    """Return whether a test is part of every run."""
     return any(item.get_closest_marker(name) is not None for name in ("quick", "every_run"))
 
 
 @cache
 def rooms_of(module: Path) -> frozenset[str]:
-    """Return the `ROOMS` that a module of tests uses: the package, and those whose names its text has."""
+    """Return the `ROOMS` that a test module uses: the package, and those whose names occur in its text."""
     words = set(re.findall(r"\w+", _text(module)))
     return frozenset({PACKAGE, *(words & ROOMS.keys())})
 
@@ -167,17 +167,17 @@ def _text(module: Path) -> str:
 
 
 def proves(item: pytest.Item) -> tuple[str, ...]:
-    """Return the files of kernels_cu, or patterns of them, whose kernels a test proves; empty: it has no mark."""
+    """Return the files of kernels_cu, or patterns of them, that a test is marked with; empty without the mark."""
     named = tuple(name for mark in item.iter_markers("kernels") for name in mark.args)
     return named or (EMULATOR,) * item.nodeid.startswith(EMULATOR)
 
 
 def module_of(item: pytest.Item) -> str:
-    """Return the path of a test's module from the root of the repository on."""
+    """Return the path of a test's module from the root of the repository."""
     return item.nodeid.partition("::")[0]
 
 
-# ---------------------------------------------------------------- the choice of a run
+# ---------------------------------------------------------------- the choice of this run
 
 
 def choice() -> Choice:
@@ -198,12 +198,12 @@ def choice() -> Choice:
 
 
 def all_of_them() -> Choice:
-    """Return the choice of all tests, with the thorough ones of kernels."""
+    """Return the choice of all tests, including the thorough ones of kernels."""
     return Choice("that is asked for", frozenset({EMULATOR, *(one.source for one in variants.all_variants())}))
 
 
 def why_due(step: str) -> str:
-    """Return why one of `STEPS` should be run; empty: it need not."""
+    """Return why one of `STEPS` should run; empty: it need not."""
     try:
         record = json.loads(RECORD.read_text(encoding="utf-8"))["steps"][step]
     except (OSError, ValueError, LookupError, TypeError):
@@ -223,7 +223,7 @@ def _changed(recorded: Mapping[str, str], found: Mapping[str, str]) -> frozenset
 
 
 def _turn() -> int | str:
-    """Return whose turn it is, or why nobody has one: by the number of commits, and by what is not committed yet."""
+    """Return the number of the turn, from the commit count and uncommitted changes; or a message why there is none."""
     try:
         if _git("rev-parse", "--is-shallow-repository") != "false":
             return "a shallow clone does not know how many commits there are, by which tests take turns"
@@ -244,7 +244,7 @@ def write(path: Path = RECORD) -> None:
 
 
 def header(chosen: Choice) -> str:
-    """Return the line of pytest's first lines that says what is chosen, and why."""
+    """Return the line of pytest's header that says what is selected, and why."""
     if chosen.everything:
         return f"selection: all tests run, since {chosen.everything}"
     changed = ", ".join(sorted(chosen.kernels | chosen.tests | chosen.rooms)) or "nothing"
@@ -274,7 +274,8 @@ def _rooms() -> dict[str, str]:
 
 
 def _digest_of_all(patterns: Iterable[str], without: str = ".", apart: Container[Path] = ()) -> str:
-    """Return the digest of all files of these patterns but for those that begin so, are hidden or are apart."""
+    """Return the digest of all files that match, except hidden ones, those in ``apart``, and names starting with
+    ``without``."""
     files = sorted({path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()})
     ours = (path for path in files if path.suffix != ".pyc" and path not in apart)
     ours = (path for path in ours if not path.name.startswith(without) and not _is_hidden(path.relative_to(ROOT)))
@@ -282,7 +283,7 @@ def _digest_of_all(patterns: Iterable[str], without: str = ".", apart: Container
 
 
 def _is_hidden(path: Path) -> bool:
-    """Return whether a file or a folder that it is in begins with a dot, as caches of tools do."""
+    """Return whether a file or one of its folders starts with a dot, as the caches of tools do."""
     return any(part.startswith(".") for part in path.parts)
 
 
@@ -299,19 +300,19 @@ def _tests() -> dict[str, str]:
 
 
 def _digest_of_tests(module: Path) -> str:
-    """Return the digest of a module of tests and of the helpers in its folder and in those that it imports from."""
+    """Return the digest of a test module, the helpers in its folder, and those in the folders that it imports from."""
     folders = {module.parent, *(ROOT / "tests" / name for name in re.findall(r"\btests\.(\w+)", _text(module)))}
     return _digest(_digest_of(module), *(_helpers(folder) for folder in sorted(folders)))
 
 
 @cache
 def _helpers(folder: Path) -> str:
-    """Return the digest of the Python files of a folder that are no tests themselves."""
+    """Return the digest of a folder's Python files that are not test modules."""
     return _digest_of_all((f"{folder.relative_to(ROOT)}/**/*.py",), without="test_")
 
 
 def _kernels() -> dict[str, str]:
-    """Fingerprint every .cu file: the plans of small problems that launch it, and the modules that plan them."""
+    """Fingerprint every .cu file: the launches of it that small problems plan, and the modules that plan them."""
     parts: dict[str, set[str]] = {source: {*modules} for source, modules in _planners().items()}
     for call in small.plans():
         for plan in (*call.recorded.calls, *(plan for choice in call.recorded.choices for plan in choice.plans)):
@@ -336,17 +337,17 @@ def _text_of_kernel(variant: Variant) -> str:
 
 @cache
 def _digest_of_code(source: str, chained: bool) -> str:
-    """Return the digest of a .cu file with all headers that it includes, and of the one by which launches overlap."""
+    """Return the digest of a .cu file with all headers it includes, and of base/chained.cuh if launches overlap."""
     root, seen = kernel_files.folder(), set[str]()
     files = (source, sources._CHAINED) if chained else (source,)
     return _digest(_without_comments("\n".join(line for path in files for line in sources._inlined(root, path, seen))))
 
 
 def _planners() -> dict[str, list[str]]:
-    """Return for each .cu file the digests of the modules of gpuconv.cuda that its calls run through.
+    """Return for each .cu file the digests of the modules of gpuconv.cuda that take part in its calls.
 
-    Those are what ``gpuconv.cuda`` imports, without the families of kernels, and of these the ones that have kernels of
-    the file, with all that they import in turn.
+    Those are the modules that ``gpuconv.cuda`` imports, except kernel families; and the families with kernels in the
+    file, with everything that they import in turn.
     """
     families = {owner.__name__.removeprefix("gpuconv.") for owner in variants.owners()}
     shared = _closure("cuda", families)
@@ -359,7 +360,8 @@ def _planners() -> dict[str, list[str]]:
 
 
 def _closure(start: str, without: set[str]) -> set[str]:
-    """Return a module of gpuconv.cuda and those of gpuconv.cuda that it imports, at any depth but through some."""
+    """Return a module of gpuconv.cuda and all modules of gpuconv.cuda that it imports, not following those in
+    ``without``."""
     found, rest = set[str](), [start]
     while rest:
         name = rest.pop()
@@ -375,7 +377,7 @@ def _digest_of_module(name: str) -> str:
 
 
 def _digest_of(path: Path) -> str:
-    """Return the digest of a file, but for comments and docstrings."""
+    """Return the digest of a file without comments and docstrings."""
     data = path.read_bytes()
     if path.suffix == ".py":
         return _digest(_without_docstrings(data.decode()))
@@ -385,7 +387,7 @@ def _digest_of(path: Path) -> str:
 
 
 def _without_docstrings(text: str) -> str:
-    """Return Python without docstrings, comments and empty lines, the same in all versions of Python."""
+    """Return Python code without docstrings, comments and empty lines, the same in all versions of Python."""
     lines = text.split("\n")
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:

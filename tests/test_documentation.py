@@ -1,4 +1,4 @@
-"""Notebooks, pictures and the list of functions, in step with what they are made of."""
+"""Notebooks, pictures and the list of functions match their sources."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_site_begins_with_every_notebook() -> None:
     for path in TEXTS:
         assert f"\n:img-top: pictures/notebooks/{path.stem}.png\n" in page
         assert f"\n:link: examples/{path.stem}\n" in page  # its card
-        assert f"\nexamples/{path.stem}\n" in page  # its place in the list beside the pages
+        assert f"\nexamples/{path.stem}\n" in page  # its entry in the list of pages
 
 
 def unlike_executed(cells: list[Any]) -> str:
@@ -261,7 +261,7 @@ PACKAGES = {"ONNX Runtime": "onnxruntime", "PyTorch": "torch", "onnx": "onnx", "
 
 
 def test_versions_of_others_are_those_of_the_records() -> None:
-    """In all pages but the one on semantics, which says of when its comparison is."""
+    """On all pages; in docs/semantics.md, except for the comparison, which has a date of its own."""
     known = set(_versions(records()))
     found = []
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
@@ -277,7 +277,7 @@ def test_versions_of_others_are_those_of_the_records() -> None:
 
 
 def _versions(record: Any) -> Iterator[tuple[str, str]]:
-    """Yield every package and version that stands anywhere in a record."""
+    """Yield every package and version anywhere in a record."""
     for key, value in record.items() if isinstance(record, dict) else ():
         if key in PACKAGES.values() and isinstance(value, str):
             yield key, value

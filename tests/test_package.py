@@ -1,4 +1,4 @@
-"""The package as a whole: what importing it costs, its public names, its documents, and every example in them."""
+"""The package as a whole: the cost of importing it, its public names, its documents, and every example in them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ MODULE = re.compile(r"(?<![\w./-])gpuconv(?:\.(?:_\w+|rules|cuda|cli|cpu))(?:\.\
 
 
 def _prose(path: Path) -> str:
-    """What a file says to people: a page all of it, Python its docstrings and comments, CUDA its comments."""
+    """Return a file's prose: a whole page, the docstrings and comments of Python, the comments of CUDA."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         return "\n".join(_of_python(text))
@@ -67,7 +67,7 @@ def test_paths_are_there() -> None:
 
 
 def test_kernels_are_there() -> None:
-    """A kernel's file is named from `kernels_cu` on, or by its name alone in the folder of that name."""
+    """A kernel's file is named relative to `kernels_cu`, its folder that corresponds to the text's, or the checkout."""
     folder = ROOT / "kernels_cu"
     missing = []
     for file, text in said().items():

@@ -1,4 +1,4 @@
-"""The rooms of gpuconv, and the ways between them: which module may import which. No test imports another."""
+"""The parts of gpuconv and their dependencies: which module may import which. No test imports another."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_every_way_to_cupy_is_seen(way: str) -> None:
 
 
 def _takes_cupy(node: ast.AST) -> bool:
-    """Tell whether a node imports CuPy, or looks for it among the modules that are imported."""
+    """Return whether a node imports CuPy, or looks it up among the imported modules."""
     names: list[Any] = []
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]

@@ -1,4 +1,4 @@
-"""Tests run when what they use has changed, and otherwise in turns, of which none is ever skipped."""
+"""Tests run if what they use has changed, and otherwise in rotation, so that none is skipped forever."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORD = Fingerprints(
 
 
 class Item(NamedTuple):
-    """What selection asks of a test."""
+    """The properties of a test that selection uses."""
 
     nodeid: str = "tests/test_a.py::test_one"
     kernels: tuple[str, ...] = ("conv/a.cu",)
@@ -118,7 +118,7 @@ def test_a_choice_can_be_sent_to_other_processes() -> None:
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Fingerprints]:
-    """The fingerprints of the working tree, under "now", beside a record that has the same."""
+    """Return the fingerprints of the working tree, under "now", with a record of the same fingerprints."""
     path, found = tmp_path / "proven.json", {"now": RECORD}
     monkeypatch.setattr(selection, "RECORD", path)
     monkeypatch.setattr(selection, "now", lambda: found["now"])
@@ -230,7 +230,7 @@ def test_every_module_and_every_room_has_a_fingerprint_of_its_own() -> None:
 
 
 def test_the_package_and_its_parts_that_are_apart_import_each_other_in_functions_only() -> None:
-    """So a change of the judge runs its own tests, not those of the whole package."""
+    """Otherwise a change of the judge would run the tests of the whole package."""
     imports = re.compile(rf"^(?:from|import) gpuconv\.({'|'.join(selection._APART)})\b", re.MULTILINE)
     for path in (ROOT / "gpuconv").rglob("*.py"):
         if path.relative_to(ROOT / "gpuconv").parts[0] not in selection._APART:

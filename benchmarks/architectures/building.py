@@ -1,4 +1,4 @@
-"""What all architectures are built with: a graph that grows node by node, and its seeded weights."""
+"""A builder for ONNX graphs with seeded weights, by which the networks of this folder are made."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper, shape_inference
 
 OPSET = 18
-_BLOCK = 1_000_003  # a prime, so that no two rows of a large matrix are alike
-_SPREAD = {"": 1.0, "Relu": 2.0, "Silu": 2.1, "HardSwish": 2.2, "Gelu": 2.3}  # variance of weights times the fan-in
+_BLOCK = 1_000_003  # a prime, so that rows of a large matrix differ
+_SPREAD = {"": 1.0, "Relu": 2.0, "Silu": 2.1, "HardSwish": 2.2, "Gelu": 2.3}  # weight variance times fan-in
 
 
 def normal(generator: np.random.Generator, shape: Sequence[int], variance: float) -> Any:
-    """Return normal numbers; large arrays repeat a block."""
+    """Return normal numbers with this variance; large arrays repeat a block."""
     block = generator.standard_normal(min(int(np.prod(shape)), _BLOCK), np.float32)
     return np.resize(block * np.float32(np.sqrt(variance)), shape)
 
 
 class Building:
-    """A graph under construction.
+    """An ONNX graph under construction.
 
     Parameters
     ----------
     name : str
-        Also the seed of the weights.
+        Name of the graph; also the seed of its weights.
     part : float
-        All numbers of channels are multiplied by this: 1 is the real network, less a small one for tests.
+        Factor of all channel counts: 1 is the real network, less is a small one for tests.
     """
 
     def __init__(self, name: str, part: float = 1.0) -> None:
@@ -37,39 +37,39 @@ class Building:
         self._generator = np.random.default_rng(list(name.encode()))
 
     def width(self, channels: int) -> int:
-        """Return a number of channels, in whole eights, times the part of the network that is built."""
+        """Return a channel count scaled by ``part``, as a multiple of eight."""
         return channels if self._part == 1 else max(8, round(channels * self._part / 8) * 8)
 
     def node(self, op_type: str, *inputs: str, **attributes: Any) -> str:
-        """Add a node and return its output."""
+        """Add a node with one output, and return the output's name."""
         return self.nodes(1, op_type, *inputs, **attributes)[0]
 
     def nodes(self, count: int, op_type: str, *inputs: str, **attributes: Any) -> list[str]:
-        """Add a node and return its outputs."""
+        """Add a node with ``count`` outputs, and return their names."""
         outputs = [f"{op_type.lower()}{len(self._nodes)}_{i}" for i in range(count)]
         self._nodes.append(helper.make_node(op_type, inputs, outputs, **attributes))
         return outputs
 
     def constant(self, value: Any, dtype: Any = np.float32) -> str:
-        """Add a constant and return its name."""
+        """Add an initializer, and return its name."""
         name = f"constant{len(self._weights)}"
         self._weights.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
 
     def integers(self, *values: int) -> str:
-        """Add a vector of integers: axes, shapes, bounds."""
+        """Add a vector of int64 (axes, shapes, bounds), and return its name."""
         return self.constant(values, np.int64)
 
     def random(self, *shape: int, variance: float) -> Any:
-        """Return normal numbers."""
+        """Return normal numbers with this variance."""
         return normal(self._generator, shape, variance)
 
     def filters(self, shape: Sequence[int], activation: str) -> Any:
-        """Return weights which keep the size of values through a layer and its activation."""
+        """Return weights that preserve the variance of values through the layer and its activation."""
         return self.random(*shape, variance=_SPREAD[activation] / np.prod(shape[1:]))
 
     def bias(self, channels: int) -> str:
-        """Add a small number for every channel."""
+        """Add a bias of small random numbers, one per channel."""
         return self.constant(self.random(channels, variance=0.01))
 
     def conv(
@@ -84,7 +84,7 @@ class Building:
         activation: str = "",
         **attributes: Any,
     ) -> str:
-        """Add a convolution of two axes whose padding keeps the extent, and its activation."""
+        """Add a 2-D Conv, by default padded to keep the extents, and its activation."""
         kernel, stride = (n if isinstance(n, tuple) else (n, n) for n in (kernel, stride))
         attributes.setdefault("pads", [n // 2 for n in kernel] * 2)
         w = self.constant(self.filters((c_out, c_in // group, *kernel), activation))
@@ -92,12 +92,12 @@ class Building:
         return self.activate(y, activation)
 
     def linear(self, x: str, c_in: int, c_out: int, activation: str = "") -> str:
-        """Add a product over the last axis, its bias and its activation."""
+        """Add a MatMul over the last axis, its bias and its activation."""
         w = self.constant(self.filters((c_out, c_in), activation).T)
         return self.activate(self.node("Add", self.bias(c_out), self.node("MatMul", x, w)), activation)
 
     def classified(self, x: str, c_in: int, classes: int = 1000) -> str:
-        """Add the mean of every channel and the product that makes classes of them."""
+        """Add global average pooling and a fully connected layer to ``classes`` outputs."""
         x = self.node("Flatten", self.node("GlobalAveragePool", x))
         w = self.constant(self.filters((classes, c_in), ""))
         return self.node("Gemm", x, w, self.bias(classes), transB=1)
@@ -117,7 +117,7 @@ class Building:
         return self.node("LayerNormalization", x, scale, self.bias(channels), epsilon=epsilon)
 
     def squeezed(self, x: str, channels: int, squeezed: int, activation: str, gate: str) -> str:
-        """Add squeeze-and-excite: every channel times a number between 0 and 1 which all channels' means make."""
+        """Add squeeze-and-excite: each channel is scaled by a gate computed from all channels' means."""
         y = self.node("ReduceMean", x, self.integers(2, 3), keepdims=1)
         y = self.conv(y, channels, squeezed, activation=activation)
         attributes = {"alpha": 1 / 6} if gate == "HardSigmoid" else {}
@@ -127,7 +127,7 @@ class Building:
     def model(
         self, inputs: dict[str, Sequence[int]], outputs: Sequence[str], indices: Sequence[str] = ()
     ) -> ModelProto:
-        """Return the model, with outputs of float32 and of int64, whose shapes are inferred."""
+        """Return the model with float32 ``outputs`` and int64 ``indices``; shapes are inferred."""
         types = {**dict.fromkeys(outputs, TensorProto.FLOAT), **dict.fromkeys(indices, TensorProto.INT64)}
         graph = helper.make_graph(
             self._nodes,

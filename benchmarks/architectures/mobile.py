@@ -1,4 +1,4 @@
-"""Networks for small devices: depthwise convolutions of 3x3 and 5x5 taps, grouped ones, squeeze-and-excite."""
+"""Networks for mobile devices: depthwise 3x3 and 5x5 convolutions, grouped ones, squeeze-and-excite."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from onnx import ModelProto
 
 from benchmarks.architectures.building import Building
 
-# taps, channels in the middle, channels, squeeze-and-excite, activation, stride
+# kernel size, expanded channels, output channels, squeeze-and-excite, activation, stride
 _MOBILENET_V3_LARGE = (
     (3, 16, 16, False, "Relu", 1),
     (3, 64, 24, False, "Relu", 2),
@@ -24,7 +24,7 @@ _MOBILENET_V3_LARGE = (
     (5, 960, 160, True, "HardSwish", 1),
     (5, 960, 160, True, "HardSwish", 1),
 )
-# taps, channels in the middle for one that comes, channels, blocks, stride of the first
+# kernel size, expansion factor, output channels, blocks, stride of the first block
 _EFFICIENTNET_B0 = (
     (3, 1, 16, 1, 1),
     (3, 6, 24, 2, 2),
@@ -34,7 +34,7 @@ _EFFICIENTNET_B0 = (
     (5, 6, 192, 4, 2),
     (3, 6, 320, 1, 1),
 )
-_REGNET_Y_400MF = ((48, 1), (104, 3), (208, 6), (440, 6))  # channels, blocks
+_REGNET_Y_400MF = ((48, 1), (104, 3), (208, 6), (440, 6))  # output channels, blocks
 
 
 def mobilenet_v3(size: int = 224, part: float = 1.0) -> ModelProto:
@@ -74,7 +74,7 @@ def efficientnet_b0(size: int = 224, part: float = 1.0) -> ModelProto:
 
 
 def regnet_y_400mf(size: int = 224, part: float = 1.0) -> ModelProto:
-    """RegNetY of 400 MFLOP (Radosavovic and others, 2020): groups of eight channels, squeeze-and-excite."""
+    """RegNetY-400MF (Radosavovic and others, 2020): groups of eight channels, squeeze-and-excite."""
     g = Building("regnet_y_400mf", part)
     channels = g.width(32)
     y = g.conv("x", 3, channels, 3, stride=2, activation="Relu")
@@ -91,7 +91,7 @@ def regnet_y_400mf(size: int = 224, part: float = 1.0) -> ModelProto:
 
 
 def shufflenet_v2(size: int = 224, part: float = 1.0) -> ModelProto:
-    """ShuffleNetV2 x1.0 (Ma and others, 2018): half of the channels goes past each block, then both are shuffled."""
+    """ShuffleNetV2 x1.0 (Ma and others, 2018): half of the channels bypass each block; then channels are shuffled."""
     g = Building("shufflenet_v2", part)
     channels, extent = 24, size // 4
     y = g.conv("x", 3, channels, 3, stride=2, activation="Relu")

@@ -1,4 +1,4 @@
-"""ResNet-50 as quantization leaves it: QuantizeLinear and DequantizeLinear around every layer."""
+"""ResNet-50 in QDQ form: QuantizeLinear and DequantizeLinear around every layer."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from onnx import ModelProto
 
 from benchmarks.architectures.building import Building
 
-# ONNX Runtime's sums of uint8 by int8 saturate on CPUs without VNNI, unless weights have 7 bits, as it advises itself.
+# Weights have 7 bits, as ONNX Runtime recommends: its uint8 x int8 sums saturate on CPUs without VNNI otherwise.
 _LARGEST = 63
-_RANGE = 6.0  # of what every layer is made to return, whose mean square is 1
+_RANGE = 6.0  # quantized range of activations, whose mean square is about 1
 
 
 class Quantized(NamedTuple):
-    """A value after DequantizeLinear, and its scale."""
+    """The output of a DequantizeLinear, and its scale."""
 
     name: str
     scale: float
 
 
 def resnet50_int8(size: int = 224, part: float = 1.0) -> ModelProto:
-    """ResNet-50 (He and others, 2015): weights of int8 with a scale for each filter, values of uint8."""
+    """ResNet-50 (He and others, 2015): int8 weights with a scale per filter, uint8 activations."""
     g = Building("resnet50_int8", part)
     channels = g.width(64)
     y = _conv(g, _quantized(g, "x", 2 * _RANGE, 128), 3, channels, 7, 2, "Relu")
@@ -50,7 +50,7 @@ def _conv(g: Building, x: Quantized, c_in: int, c_out: int, taps: int, stride: i
 
 
 def _weights(g: Building, x: Quantized, w: Any) -> tuple[str, str]:
-    """Add weights of int8, a bias of int32, and what makes float32 of them."""
+    """Add int8 weights and an int32 bias, and return their DequantizeLinear outputs."""
     scales = np.abs(w).reshape(len(w), -1).max(axis=1) / _LARGEST
     whole = g.constant(np.rint(w / scales.reshape(-1, *[1] * (w.ndim - 1))), np.int8)
     bias = g.constant(np.rint(g.random(len(w), variance=0.01) / (x.scale * scales)), np.int32)
@@ -62,7 +62,7 @@ def _weights(g: Building, x: Quantized, w: Any) -> tuple[str, str]:
 
 
 def _quantized(g: Building, x: str, extent: float = _RANGE, zero: int = 0) -> Quantized:
-    """Round to 256 numbers of this extent, and make float32 of them again."""
+    """Add QuantizeLinear to uint8 with a range of ``extent``, and DequantizeLinear."""
     scale, zero_point = g.constant(extent / 255), g.constant(zero, np.uint8)
     rounded = g.node("QuantizeLinear", x, scale, zero_point)
     return Quantized(g.node("DequantizeLinear", rounded, scale, zero_point), extent / 255)

@@ -1,4 +1,4 @@
-"""Networks for sound and for lines of text: convolutions of one axis, and LSTM."""
+"""Networks for audio and for lines of text: 1-D convolutions and LSTM."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from onnx import ModelProto
 
 from benchmarks.architectures.building import Building
 
-_WAV2VEC = ((10, 5), (3, 2), (3, 2), (3, 2), (3, 2), (2, 2), (2, 2))  # taps, stride
+_WAV2VEC = ((10, 5), (3, 2), (3, 2), (3, 2), (3, 2), (2, 2), (2, 2))  # kernel size, stride
 
 
 def wav2vec2_features(size: int = 16000, part: float = 1.0) -> ModelProto:
-    """The convolutions of wav2vec 2.0 (Baevski and others, 2020) over a second of sound."""
+    """The feature extractor of wav2vec 2.0 (Baevski and others, 2020) on one second of audio."""
     g = Building("wav2vec2_features", part)
     channels, y, c_in = g.width(512), "x", 1
     for layer, (taps, stride) in enumerate(_WAV2VEC):
@@ -22,7 +22,7 @@ def wav2vec2_features(size: int = 16000, part: float = 1.0) -> ModelProto:
 
 
 def conv_tasnet(size: int = 8000, part: float = 1.0, repeats: int = 3) -> ModelProto:
-    """Conv-TasNet (Luo and Mesgarani, 2019), which separates two voices: dilated depthwise convolutions."""
+    """Conv-TasNet (Luo and Mesgarani, 2019), which separates two speakers: dilated depthwise convolutions."""
     g = Building("conv_tasnet", part)
     filters, narrow, wide, frames = g.width(512), g.width(128), g.width(512), size // 8 - 1
     w = g.constant(g.random(filters, 1, 16, variance=1 / 8))
@@ -54,7 +54,7 @@ def _prelu(g: Building, x: str) -> str:
 
 
 def _group_norm(g: Building, x: str, channels: int, groups: int = 1) -> str:
-    """Add GroupNormalization as exporters write it before opset 21."""
+    """Add group normalization as exporters write it before opset 21."""
     y = g.node("Reshape", x, g.integers(0, groups, -1))
     y = g.node("InstanceNormalization", y, g.constant([1] * groups), g.constant([0] * groups), epsilon=1e-5)
     y = g.node("Reshape", y, g.node("Shape", x))
@@ -63,7 +63,7 @@ def _group_norm(g: Building, x: str, channels: int, groups: int = 1) -> str:
 
 
 def crnn(size: int = 100, part: float = 1.0) -> ModelProto:
-    """CRNN (Shi and others, 2015), which reads a line of text: convolutions, then LSTM in both directions."""
+    """CRNN (Shi and others, 2015), which reads a line of text: convolutions, then bidirectional LSTM."""
     g = Building("crnn", part)
     w64, w128, w256, w512 = (g.width(channels) for channels in (64, 128, 256, 512))
     y = g.conv("x", 1, w64, 3, activation="Relu")
@@ -81,7 +81,7 @@ def crnn(size: int = 100, part: float = 1.0) -> ModelProto:
 
 
 def _lstm(g: Building, x: str, c_in: int, hidden: int) -> str:
-    """Add an LSTM in both directions; its result has the values of both in the last axis."""
+    """Add a bidirectional LSTM; both directions are concatenated in the last axis."""
     w = g.constant(g.random(2, 4 * hidden, c_in, variance=1 / c_in))
     r = g.constant(g.random(2, 4 * hidden, hidden, variance=1 / hidden))
     b = g.constant(g.random(2, 8 * hidden, variance=0.01))

@@ -1,4 +1,4 @@
-"""Networks for images: with LayerNormalization and Gelu, with attention, that make images, that find things."""
+"""Networks for images: ConvNeXt, a vision transformer, U-Net, style transfer, and a detector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ANCHORS = (
 
 
 def convnext_tiny(size: int = 224, part: float = 1.0) -> ModelProto:
-    """ConvNeXt-T (Liu and others, 2022): depthwise 7x7, then channels last."""
+    """ConvNeXt-T (Liu and others, 2022): depthwise 7x7 convolutions, then linear layers with channels last."""
     g = Building("convnext_tiny", part)
     channels = g.width(96)
     y = _normalized(g, g.conv("x", 3, channels, 4, stride=4, pads=[0] * 4), channels)
@@ -34,13 +34,13 @@ def convnext_tiny(size: int = 224, part: float = 1.0) -> ModelProto:
 
 
 def _normalized(g: Building, x: str, channels: int) -> str:
-    """Add LayerNormalization over the channels of an image."""
+    """Add LayerNormalization over the channels of NCHW data."""
     y = g.layer_norm(g.node("Transpose", x, perm=[0, 2, 3, 1]), channels)
     return g.node("Transpose", y, perm=[0, 3, 1, 2])
 
 
 def deit_tiny(size: int = 224, part: float = 1.0, depth: int = 12) -> ModelProto:
-    """DeiT-Ti (Touvron and others, 2021), a vision transformer with three heads over patches of 16x16."""
+    """DeiT-Ti (Touvron and others, 2021), a vision transformer with three heads on 16x16 patches."""
     g = Building("deit_tiny", part)
     heads, channels, tokens = 3, 3 * g.width(64), (size // 16) ** 2 + 1
     y = g.conv("x", 3, channels, 16, stride=16, pads=[0] * 4)
@@ -67,7 +67,7 @@ def _attention(g: Building, x: str, tokens: int, channels: int, heads: int) -> s
 
 
 def unet(size: int = 256, part: float = 1.0) -> ModelProto:
-    """U-Net (Ronneberger and others, 2015) with half of its channels, as it is used for slices of MRI."""
+    """U-Net (Ronneberger and others, 2015) with half of its channels, as used for MRI slices."""
     g = Building("unet", part)
     widths = [g.width(32 * 2**level) for level in range(5)]
     y, channels, skipped = "x", 3, []
@@ -88,7 +88,7 @@ def _twice(g: Building, x: str, c_in: int, c_out: int) -> str:
 
 
 def style_transfer(size: int = 224, part: float = 1.0) -> ModelProto:
-    """The network of Johnson and others (2016) that paints an image in a style: reflected borders, 9x9 taps."""
+    """The style-transfer network of Johnson and others (2016): reflection padding, 9x9 kernels."""
     g = Building("style_transfer", part)
     narrow, middle, wide = g.width(32), g.width(64), g.width(128)
     y = _instances(g, _reflected(g, "x", 3, narrow, 9), narrow)
@@ -120,7 +120,7 @@ def _twice_as_large(g: Building, x: str) -> str:
 
 
 def yolov5n(size: int = 640, part: float = 1.0) -> ModelProto:
-    """YOLOv5n: features of three sizes, upwards and downwards, then boxes and NonMaxSuppression."""
+    """YOLOv5n: a feature pyramid of three scales, top-down and bottom-up, then boxes and NonMaxSuppression."""
     g = Building("yolov5n", part)
     w16, w32, w64, w128, w256 = (g.width(channels) for channels in (16, 32, 64, 128, 256))
     y = g.conv("x", 3, w16, 6, stride=2, pads=[2] * 4, activation="Silu")
@@ -158,7 +158,7 @@ def _pyramid(g: Building, x: str, channels: int) -> str:
 
 
 def _detections(g: Building, features: tuple[tuple[str, int], ...], size: int) -> ModelProto:
-    """Add the head: boxes of every place and anchor, their scores in 80 classes, and which of them are kept."""
+    """Add the detection head: boxes per position and anchor, scores of 80 classes, NonMaxSuppression."""
     found = [
         _boxes(g, x, c_in, size // step, step, anchors)
         for (x, c_in), (step, anchors) in zip(features, _ANCHORS, strict=True)

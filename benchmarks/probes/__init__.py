@@ -1,9 +1,10 @@
-"""Whether a GPU's instructions do what gpuconv's kernels, and the emulator they are tested in, take for granted.
+"""Check on a GPU that instructions behave as gpuconv's kernels, and the emulator that tests them, assume.
 
     python -m benchmarks.probes --rows FILE [--bits FILE.npz] [--seconds S]
 
-Each probe is a row. It runs an instruction as the kernels' own headers write it, and compares every bit that comes with
-plain NumPy, written from NVIDIA's PTX manual. A million sums of tensor cores are recorded besides.
+Each probe is a row. It runs an instruction through the kernels' own headers and compares every bit of the result with
+NumPy code written from NVIDIA's PTX manual. About a million tensor-core sums are also recorded, since PTX leaves their
+rounding open.
 
 ===================================================  ============================================================
 Instructions of kernels_cu                           Probes

@@ -1,6 +1,6 @@
-"""The command line: ``python -m benchmarks.probes --rows FILE [--bits FILE.npz] [--seconds S]``.
+"""Run the probes: ``python -m benchmarks.probes --rows FILE [--bits FILE.npz] [--seconds S]``.
 
-Rows that a file has already are left out. What can hang or break the process comes last.
+Rows that the file has already are skipped. Probes that can hang or crash the process come last.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def probes(recorder: bits.Recorder) -> list[Probe]:
 
 
 def main(argv: Sequence[str] | None = None, device: Device | None = None) -> int:
-    """Run the probes that are left; 1 where one failed, 2 without a device, 3 where one lost it, which stays open."""
+    """Run the missing probes; return 1 if one failed, 2 without a device, 3 if one lost the device (its row stays
+    open)."""
     arguments = _parser().parse_args(argv)
     end = time.monotonic() + arguments.seconds
     rows = Rows(arguments.rows, arguments.step)
@@ -66,7 +67,7 @@ def _cut(detail: str) -> str:
 
 
 def _outcome(probe: Probe, device: Device) -> tuple[str, str] | None:
-    """Run a probe and return its status and what is to be said; None where the device is lost."""
+    """Run a probe and return its status and detail; None if the device is lost."""
     if not probe.runs_on(device.architecture):
         return "skipped", f"{device.architecture} does not have the instruction, or no kernel uses it there"
     try:
@@ -80,11 +81,11 @@ def _outcome(probe: Probe, device: Device) -> tuple[str, str] | None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.probes", description=__doc__)
-    parser.add_argument("--rows", type=Path, required=True, metavar="FILE", help="of all steps; rows are added")
-    parser.add_argument("--step", default="probes", help="whose rows they are (default %(default)s)")
-    parser.add_argument("--bits", type=Path, metavar="FILE", help="an .npz for the sums of tensor cores")
-    parser.add_argument("--share", type=int, default=1, metavar="N", help="record one sum in N (default %(default)s)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="after which no row is begun (default %(default)s)")
+    parser.add_argument("--rows", type=Path, required=True, metavar="FILE", help="append rows to FILE (JSON lines)")
+    parser.add_argument("--step", default="probes", help="name of the step in these rows (default %(default)s)")
+    parser.add_argument("--bits", type=Path, metavar="FILE", help="record the tensor cores' sums in this .npz file")
+    parser.add_argument("--share", type=int, default=1, metavar="N", help="record only 1/N of the sums (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="start no probe after this time (%(default)s)")
     return parser
 
 

@@ -1,11 +1,11 @@
-// One kernel for each instruction that all architectures have, as the kernels' own headers write it.
+// One kernel per instruction that all architectures have, called through the headers of kernels_cu.
 #include "base/numeric.cuh"
 #include "base/ptx.cuh"
 #include "base/tickets.cuh"
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
-// What a lane gets of 32 rows of 16 bytes, whose places in shared memory are given; one warp.
+// ldmatrix by one warp: lane i passes the shared-memory offset of a 16-byte row and stores the four registers it gets.
 template <class Load> __device__ __forceinline__ void load_rows(const uint4* rows, const int* places, unsigned* y, Load load)
 {
     for (int i = threadIdx.x; i < 64; i += 32) reinterpret_cast<uint4*>(memory)[i] = rows[i];
@@ -23,7 +23,8 @@ extern "C" __global__ void transposed_matrices(const uint4* rows, const int* pla
     load_rows(rows, places, y, [](unsigned (&v)[4], unsigned at) { load_transposed_matrices(v, at); });
 }
 
-// Each thread copies SIZE bytes, of which so many come from x; `nowhere`: those that take none name an address without memory.
+// cp.async of SIZE bytes per thread: the first bytes[t] come from x, the rest must become zero. With `nowhere`, threads
+// that copy 0 bytes pass an invalid source address.
 template <int SIZE> __device__ __forceinline__ void copy_some(const unsigned char* x, const int* bytes, unsigned char* y, int nowhere)
 {
     const int t = threadIdx.x, at = t * SIZE;
@@ -40,7 +41,7 @@ extern "C" __global__ void copies_4(const unsigned char* x, const int* n, unsign
 extern "C" __global__ void copies_8(const unsigned char* x, const int* n, unsigned char* y, int nowhere) { copy_some<8>(x, n, y, nowhere); }
 extern "C" __global__ void copies_16(const unsigned char* x, const int* n, unsigned char* y, int nowhere) { copy_some<16>(x, n, y, nowhere); }
 
-// A ring of three stages, of one group of copies each, of which two are under way while one is read by other threads.
+// A pipeline of three stages, one cp.async group each: two are in flight while other threads read the third.
 extern "C" __global__ void copies_in_groups(const uint4* x, uint4* y, int rounds)
 {
     const int t = threadIdx.x, n = blockDim.x;
@@ -58,7 +59,7 @@ extern "C" __global__ void copies_in_groups(const uint4* x, uint4* y, int rounds
     }
 }
 
-// Two warpgroups in turns, as the kernels of wgmma take them: who comes when, and what was counted before.
+// Two warpgroups alternate through named barriers, as in wgmma kernels; y[turn] records the group and a shared counter.
 extern "C" __global__ void turns(int* y, int count)
 {
     __shared__ int counted;
@@ -75,7 +76,7 @@ extern "C" __global__ void turns(int* y, int count)
     }
 }
 
-// TF32, and the larger of two numbers, of all pairs.
+// Rounding to TF32, and max.NaN of all pairs of numbers.
 extern "C" __global__ void rounded(const float* x, unsigned* y) { y[threadIdx.x] = round_tf32(x[threadIdx.x]); }
 extern "C" __global__ void larger(const float* x, float* y)
 {
@@ -90,7 +91,7 @@ extern "C" __global__ void larger_bf16(const unsigned* x, unsigned* y)
     for (int i = 0; i < blockDim.x; ++i) y[threadIdx.x * blockDim.x + i] = max_nan_bf16x2(x[threadIdx.x], x[i]);
 }
 
-// Loads and stores of every width: through shared memory, each width read as another, and past the L1 cache.
+// Loads and stores of every width: through shared memory, reading with other widths than were stored, and past L1.
 extern "C" __global__ void moves(const unsigned* x, unsigned* y, double* z)
 {
     const int t = threadIdx.x, n = blockDim.x;
@@ -118,7 +119,7 @@ extern "C" __global__ void moves(const unsigned* x, unsigned* y, double* z)
     store_l2(z + t * 2, pair);
 }
 
-// What lanes tell each other, and bytes of two words.
+// Warp shuffles (shfl), and byte permutations (prmt).
 extern "C" __global__ void lanes(const unsigned* x, unsigned* y, double* z)
 {
     const unsigned t = threadIdx.x, mine = x[t];
@@ -135,7 +136,7 @@ extern "C" __global__ void lanes(const unsigned* x, unsigned* y, double* z)
     z[32 + t] = lane_after(wide);
 }
 
-// Blocks that leave parts in global memory; the last to come adds them up, read past the L1 cache, in order.
+// Each block stores partial sums in global memory; the last block to arrive adds all of them in order, loading past L1.
 extern "C" __global__ void tickets(float* parts, int* ticket, float* y)
 {
     float part[4];
@@ -150,7 +151,7 @@ extern "C" __global__ void tickets(float* parts, int* ticket, float* y)
     for (int i = 0; i < 4; ++i) y[threadIdx.x * 4 + i] = sum[i];
 }
 
-// The largest of all threads' numbers, of 32 and 64 bits.
+// atomicMax over all threads, of 32 and 64 bits.
 extern "C" __global__ void largest(const int* x, int* y, long long* z)
 {
     const int mine = x[blockIdx.x * blockDim.x + threadIdx.x];
@@ -158,7 +159,7 @@ extern "C" __global__ void largest(const int* x, int* y, long long* z)
     atomicMax(z + threadIdx.x % 8, mine * 4294967311ll);
 }
 
-// Where dynamic shared memory begins.
+// The address of dynamic shared memory modulo 1024, the alignment that swizzled tiles need.
 extern "C" __global__ void beginning(unsigned* y)
 {
     y[blockIdx.x] = shared_address(memory) & 1023;

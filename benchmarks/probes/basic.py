@@ -1,4 +1,4 @@
-"""Instructions of all architectures but mma.sync: copies, fragments, barriers by number, rounding, lanes."""
+"""Probes of instructions that all architectures have: copies, ldmatrix, named barriers, rounding, shuffles."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _INFINITY, _NAN = 0x7F800000, 0x7FC00001
 
 
 def words(count: int, seed: int) -> Any:
-    """Return random words."""
+    """Return random 32-bit words."""
     return np.random.default_rng(seed).integers(0, 2**32, count, np.uint32)
 
 
 def _matrices(device: Device) -> Iterator[Comparison]:
     rows = words(256, 1).view(np.uint16).reshape(64, 8)
-    order = np.random.default_rng(2).permutation(64)[:32]  # the row of which each lane gives the address
+    order = np.random.default_rng(2).permutation(64)[:32]  # the row whose address each lane passes
     for name, transposed in (("matrices", False), ("transposed_matrices", True)):
         arguments = [rows, (order * 16).astype(np.int32), Result((32, 4))]
         (got,) = device.run(Program("basic", name), 32, arguments, shared_bytes=1024)
@@ -70,7 +70,7 @@ def _turns(device: Device) -> Iterator[Comparison]:
 def _rounded(device: Device) -> Iterator[Comparison]:
     x = np.concatenate((np.array(_SPECIAL, np.uint32), words(1014, 4) & 0x7EFFFFFF))
     x = np.concatenate((x[:512], x[512:] | np.uint32(0x80000000)))[:1024]
-    kept = np.uint32(0xFFFFE000)  # what lies below is not TF32's
+    kept = np.uint32(0xFFFFE000)  # the bits of TF32
     (got,) = device.run(Program("basic", "rounded"), 1024, [x.view(np.float32), Result((1024,))])
     yield "cvt.rna.tf32", (x + np.uint32(0x1000)) & kept, got & kept
     odd = np.array([_INFINITY, _INFINITY | 1 << 31, _NAN, _NAN | 1 << 31], np.uint32)
@@ -80,13 +80,13 @@ def _rounded(device: Device) -> Iterator[Comparison]:
 
 
 def _larger_of(x: Any, order: Any, nan: Any, canonical: int) -> Any:
-    """Return the patterns of the larger of all pairs; `order` is a number's place, of the same sign of zero higher."""
+    """Return the larger of all pairs as bit patterns; ``order`` ranks the numbers, with +0 above -0."""
     result = np.where(order[:, None] >= order[None, :], x[:, None], x[None, :])
     return np.where(nan[:, None] | nan[None, :], x.dtype.type(canonical), result)
 
 
 def _place(x: Any) -> Any:
-    """Return integers in the order of the numbers with these patterns: -0 is below +0."""
+    """Return integers in the order of the floating-point numbers with these patterns; -0 ranks below +0."""
     sign = x >> (8 * x.itemsize - 1)
     magnitude = (x & x.dtype.type((1 << 8 * x.itemsize - 1) - 1)).astype(np.int64)
     return np.where(sign, -1 - magnitude, magnitude)
@@ -130,7 +130,7 @@ def _lanes(device: Device) -> Iterator[Comparison]:
     eight = np.where(lane + 8 < 32, lane + 8, lane) % 32
     yield "shfl", np.stack((x[before], x[after], x[lane ^ 4], x[(lane * 7 + 3) % 32], x[eight])), got[:5]
     low, high = (x & 0xFFFF) | (other << 16), (other >> 16 << 16) | (x >> 16)
-    odd = (other & 0xFFFF0000) >> 16 | (x & 0xFFFF0000)  # bytes 6, 7 of both, then 2, 3
+    odd = (other & 0xFFFF0000) >> 16 | (x & 0xFFFF0000)  # bytes 6 and 7 of the pair, then 2 and 3
     yield "prmt", np.stack((np.where(lane % 2, odd, low), high, (other << 16) | (x >> 16))), got[5:]
     yield "shfl of 8 bytes", np.stack((x[before], x[after])) * 1.5, doubles
 
@@ -148,7 +148,7 @@ def _tickets(device: Device) -> Iterator[Comparison]:
 def _largest(device: Device) -> Iterator[Comparison]:
     blocks, threads = device.blocks, 64
     x = (words(blocks * threads, 7) & 0x7FFFFFFF).astype(np.int32).reshape(blocks, threads)
-    arguments = [x, Result((8,), np.int32), Result((8,), np.int64)]  # -1 at first
+    arguments = [x, Result((8,), np.int32), Result((8,), np.int64)]  # initially -1
     small, large = device.run(Program("basic", "largest"), threads, arguments, grid=blocks)
     expected = x.reshape(-1, 8).max(0)
     yield "atomicMax of 32 bits", expected, small

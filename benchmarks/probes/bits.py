@@ -1,8 +1,7 @@
-"""A million sums of tensor cores, recorded bit by bit, and by which rule they come about (rules.py).
+"""Record about a million tensor-core sums bit by bit, and determine the rule by which they are rounded (rules.py).
 
-Besides: whether a sum depends on its place, on the size of the tile, or on the other steps of a group.
-
-`operands` makes the inputs anew from a seed; a file has the results alone, and a digest of the inputs.
+Further probes check whether a sum depends on its position, on the tile size, or on the other steps of a wgmma group.
+`operands` recreates the inputs from a seed; a file holds only the results and a digest of the inputs.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from benchmarks.probes.probe import Comparison, Probe, bits, difference
 from benchmarks.probes.wgmma import HOPPER, Form
 
 SEED = 20260
-_SUMS = 172_032  # of each instruction
-_PLACED_TILES = 24  # each with a sum of its own, at many places
-_SEARCHED = 8192  # sums, by each rule of the family
-_REACH = {"f16": 13, "bf16": 26, "tf32": 26}  # exponents of A; f16 has none below -14
+_SUMS = 172_032  # sums recorded per instruction
+_PLACED_TILES = 24  # tiles of the position probes, each with one sum repeated at many positions
+_SEARCHED = 8192  # sums compared with each rule when searching for the closest
+_REACH = {"f16": 13, "bf16": 26, "tf32": 26}  # largest exponent magnitude in A; f16 is subnormal below -14
 _SIGNIFICANT = {"f16": 11, "bf16": 8, "tf32": 11}
 
 ROWS = ("near", "wide", "cancelling", "one large", "ladder")
@@ -33,19 +32,19 @@ SUMMANDS = ("none", "wide", "near")
 
 
 def operands(kind: str, tiles: int, rows: int, columns: int, seed: int = SEED) -> tuple[Any, Any, Any]:
-    """Return tiles of A and B, as patterns, along K, and of C, as float32, for sums that tell rules apart.
+    """Return tiles of A and B as bit patterns, with K last, and of C as float32, chosen to tell summation rules apart.
 
-    Row r of A is of the kind `ROWS[r % 5]`, column n of B of `COLUMNS[n % 3]`, the summand of `SUMMANDS[(r + n) % 3]`:
+    Row r of A is of the kind `ROWS[r % 5]`, column n of B of `COLUMNS[n % 3]`, C's element of `SUMMANDS[(r + n) % 3]`:
 
-    - near: exponents of -1, 0, 1 and all significant bits; so are the columns "random" and "paired"
-    - wide: exponents from -reach to reach, 13 for f16, else 26
-    - cancelling: wide in the first half along K, and the same with the other sign in the second, but for two elements
-      that are small; of columns "paired" both halves are the same, so that only those two remain
-    - one large: one element of 2**reach, all others 2**-s of that, s from 18 to 27, of either sign
-    - ladder: exponents fall along K by 2 or 3 an element, from one end or the other
-    - signs: 1 and -1; summands are zero, or float32 of 24 bits whose exponents are wide, or near
+    - near: exponents -1, 0, 1 and full significands; also for the columns "random" and "paired"
+    - wide: exponents from -reach to reach, which is 13 for f16, else 26
+    - cancelling: the first half along K is wide, the second half is its negative, except for one small element in each
+      half; columns "paired" repeat their first half, so that only those two elements remain
+    - one large: one element is 2**reach, all others are 2**(reach - s) with s from 18 to 27, with random signs
+    - ladder: exponents fall by 2 or 3 per element along K, from either end
+    - signs: 1 and -1; summands are zero, or float32 with full significands and wide or near exponents
 
-    All numbers are normal, and all come from `numpy.random.Generator(PCG64(seed)).integers`.
+    All numbers are normal, and all are drawn by `numpy.random.Generator(PCG64(seed)).integers`.
     """
     random, depth, reach = np.random.Generator(np.random.PCG64(seed)), DEPTH[kind], _REACH[kind]
     a = _significands(random, kind, (tiles, rows, depth))
@@ -77,7 +76,7 @@ def operands(kind: str, tiles: int, rows: int, columns: int, seed: int = SEED) -
 
 
 def _significands(random: Any, kind: str, shape: tuple[int, ...]) -> Any:
-    """Return random numbers from 1 to 2, of either sign, of all bits that a type has."""
+    """Return random numbers in [1, 2) with random signs and all significant bits of the type."""
     unit = 2 ** (_SIGNIFICANT[kind] - 1)
     return (unit + random.integers(0, unit, shape)) / unit * (1 - 2 * random.integers(0, 2, shape))
 
@@ -89,17 +88,17 @@ def _summands(random: Any, reach: int, shape: tuple[int, ...]) -> Any:
     return (np.ldexp(found, exponents) * (which > 0)).astype(np.float32)
 
 
-# ---------------------------------------------------------------- sums, and the rule behind them
+# ---------------------------------------------------------------- recorded sums and their rule
 
 
 class Recorder:
-    """Keeps what was recorded in one file, to which each instruction adds its sums; without a path it keeps nothing."""
+    """Collects the sums of all instructions in one .npz file; without a path it does nothing."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
     def add(self, name: str, sums: Any, inputs: tuple[Any, ...]) -> None:
-        """Write the patterns of sums, and the digest of what they were made of."""
+        """Write the bit patterns of sums, and a digest of their inputs."""
         if self._path is None:
             return
         found: dict[str, Any] = {}
@@ -148,7 +147,7 @@ def _verdict(expected: Any, got: Any) -> str:
 
 
 def _closest(inputs: tuple[Any, ...], kind: str, got: Any) -> tuple[rules.Fused, Any]:
-    """Return the rule of the family by which most of some sums come about, and all sums by that rule."""
+    """Return the rule of the family that matches most of the first sums, and all sums by that rule."""
     some = max(1, _SEARCHED // got[0].size)
     first = tuple(one[:some] for one in inputs)
 
@@ -159,7 +158,7 @@ def _closest(inputs: tuple[Any, ...], kind: str, got: Any) -> tuple[rules.Fused,
     return rule, rules.fused(*inputs, kind, rule)
 
 
-# ---------------------------------------------------------------- the same sum at many places
+# ---------------------------------------------------------------- one sum at many positions
 
 
 _PLACED = {
@@ -170,7 +169,7 @@ _PLACED = {
 
 
 def _placed(kind: str, forms: tuple[Form | None, ...]) -> Any:
-    """Return the run that puts one sum to half of all rows and columns, with others between, for every form."""
+    """Return a run that repeats one sum at half of all rows and columns, between other sums, for each form."""
 
     def run(device: Device) -> Generator[Comparison, None, str]:
         tiles = max(2, _PLACED_TILES // device.share)
@@ -199,7 +198,7 @@ def _placed(kind: str, forms: tuple[Form | None, ...]) -> Any:
 
 
 def _some(tiles: int, size: int) -> Any:
-    """Return which of so many rows take part: each in some tiles, never none."""
+    """Return a random mask of the rows that take part in each tile, at least one per tile."""
     random = np.random.Generator(np.random.PCG64(SEED + size))
     found = random.integers(0, 2, (tiles, size)) == 1
     found[np.arange(tiles), np.arange(tiles) % size] = True
@@ -214,7 +213,7 @@ def _alone(row: Any, column: Any, summand: Any, kind: str) -> tuple[Any, Any, An
 
 
 def _stepwise(form: Form) -> Any:
-    """Return the run that compares a slice of K, multiplied as one group, with its steps one launch after the other."""
+    """Return a run that compares a wgmma group over a slice of K with its steps as separate launches."""
 
     def run(device: Device) -> Iterator[Comparison]:
         steps = [operands(form.kind, 2, 64, form.columns, SEED + 3 + step) for step in range(form.slice_bytes // 32)]

@@ -1,8 +1,8 @@
-"""Which model explains recorded sums of tensor cores: ``python -m benchmarks.probes.fit FILE.npz``; needs no GPU.
+"""Find the summation model of recorded tensor-core sums: ``python -m benchmarks.probes.fit FILE.npz``; needs no GPU.
 
-FILE is what ``python -m benchmarks.probes --bits FILE.npz`` has written on a device (benchmarks/probes/bits.py). A
-model is found by half of the sums, and held to the other half, bit for bit. It is printed with the number that
-EMULATED_CUDA_SUMS takes for it.
+FILE was written by ``python -m benchmarks.probes --bits FILE.npz`` on a GPU (benchmarks/probes/bits.py). A model is
+selected by half of the sums and must reproduce the other half bit for bit. It is printed with the number by which
+EMULATED_CUDA_SUMS selects it in the emulator.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from benchmarks.probes.numbers import ITEMSIZE, KINDS
 from benchmarks.probes.probe import difference
 from emulated_cuda.emulator import accumulation
 
-Model = rules.Fused | None  # None: in order
+Model = rules.Fused | None  # None: float32 additions in order of K
 _SHAPES = {"mma": (16, 8), "wgmma": (64, 256)}
-_FIRST = 512  # sums that tell most models apart
+_FIRST = 512  # sums that already exclude most models
 
 
 class NoModel(Exception):
-    """No model explains a recording; the message has the first sum that the closest one gets wrong."""
+    """No model explains a recording; the message names the first sum that the closest model gets wrong."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """Sums of one instruction: its name as "mma_f16", the factors and summands of tiles, and float32 results."""
+    """Sums of one instruction: its name, such as "mma_f16"; the operand tiles A, B and C; and the float32 results."""
 
     name: str
     inputs: tuple[Any, Any, Any]
@@ -44,12 +44,12 @@ class Recording:
         return self.name.partition("_")[2]
 
     def part(self, tiles: slice) -> Recording:
-        """Return some of the tiles."""
+        """Return a recording of some of the tiles."""
         a, b, c = self.inputs
         return Recording(self.name, (a[tiles], b[tiles], c[tiles]), self.sums[tiles])
 
     def wrong(self, model: Model) -> str:
-        """Say which sums a model gets wrong; nothing where it gets none."""
+        """Describe the sums that a model gets wrong; "" if there are none."""
         return difference(sums_by(model, self.kind, self.inputs), self.sums)
 
 
@@ -59,7 +59,7 @@ def sums_by(model: Model, kind: str, inputs: tuple[Any, Any, Any]) -> Any:
 
 
 def read(path: Path) -> Iterator[Recording]:
-    """Yield what a file has of each instruction; ValueError where it was made of other numbers than are made now."""
+    """Yield the recordings in a file; raises ValueError if it was recorded with other inputs than are made now."""
     with np.load(path) as found:
         for name in (f"{instruction}_{kind}" for instruction in _SHAPES for kind in KINDS):
             if name not in found:
@@ -75,12 +75,12 @@ def read(path: Path) -> Iterator[Recording]:
 
 
 def fit(recording: Recording) -> Model:
-    """Return the model that makes every recorded sum; of several, which differ in nothing recorded, the first.
+    """Return the first model that reproduces every recorded sum.
 
     Raises
     ------
     NoModel
-        None makes all sums of the first half, or the one that does gets a sum of the second half wrong.
+        No model reproduces the first half, or those that do fail on the second half.
     """
     half = len(recording.sums) // 2
     if not half:
@@ -95,7 +95,7 @@ def fit(recording: Recording) -> Model:
     wrong = {model: rest.wrong(model) for model in found}
     right = [model for model in found if not wrong[model]]
     if not right:
-        raise NoModel(f"{recording.name}: {shown(found[0])} explains one half alone; the other: {wrong[found[0]]}")
+        raise NoModel(f"{recording.name}: {shown(found[0])} explains only one half; the other: {wrong[found[0]]}")
     return right[0]
 
 
@@ -110,16 +110,16 @@ def shown(model: Model) -> str:
 
 
 def number(model: Model, kind: str) -> int:
-    """Return the model as the emulator takes it, in the setting `sums`."""
+    """Return the number of a model in the emulator's setting ``sums``."""
     if model is None:
         return accumulation.IN_ORDER
     return accumulation.fused(model.width * ITEMSIZE[kind], model.fraction, model.nearest)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the model of every recording in a file; return 1 where one has none, 2 where the file is no recording."""
+    """Print the model of each recording; return 1 if one has none, 2 if the file is not a recording."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.probes.fit", description=__doc__)
-    parser.add_argument("file", type=Path, metavar="FILE.npz")
+    parser.add_argument("file", type=Path, metavar="FILE.npz", help="written by python -m benchmarks.probes --bits")
     code = 0
     try:
         for recording in read(parser.parse_args(argv).file):

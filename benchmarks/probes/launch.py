@@ -1,4 +1,4 @@
-"""What a probe asks of a device: to compile one of this folder's kernels, and to run it once on arrays of the host."""
+"""Compile the probes' kernels and run them once on host arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuconv.cuda.plan.launch import TensorMap
 
 FOLDER = Path(__file__).parent
 Unit = tuple[str, tuple[str, ...]]
-_WITHOUT_ASKING = 48 * 1024  # bytes of shared memory
+_WITHOUT_ASKING = 48 * 1024  # bytes of shared memory per block without opt-in
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Program:
     source : str
         File of this folder, without ``.cu``.
     name : str
-        Of the ``extern "C"`` kernel.
+        Name of the ``extern "C"`` kernel.
     defines : tuple of str
         Macros, each as ``NAME=VALUE``.
     """
@@ -42,13 +42,13 @@ class Program:
 
     @property
     def unit(self) -> Unit:
-        """What is compiled: a file, with macros."""
+        """The compilation unit: a file and its macros."""
         return self.source, self.defines
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An argument that is an array which the kernel writes; before that it is all ones."""
+    """An array argument that the kernel writes; all its bits are set before."""
 
     shape: tuple[int, ...]
     dtype: Any = np.uint32
@@ -56,7 +56,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """An argument that is a map of an array for TMA."""
+    """An argument that is a TMA tensor map of an array."""
 
     array: Any
     described: TensorMap
@@ -69,9 +69,9 @@ class Device(Protocol):
     ----------
     architecture : str
     blocks : int
-        So many that several come to each multiprocessor, one after the other.
+        Enough blocks that each multiprocessor runs several in sequence.
     share : int
-        Of the sums to be recorded, one in so many is made.
+        Only 1/share of the sums is recorded.
     """
 
     architecture: str
@@ -79,26 +79,26 @@ class Device(Protocol):
     share: int
 
     def compile_ahead(self, programs: Iterable[Program]) -> None:
-        """Begin to compile, where that can go on beside the rest."""
+        """Start compiling these programs in the background, if possible."""
 
     def alive(self) -> bool:
-        """Tell whether the process still has its device, which it loses by an error of a kernel."""
+        """Return whether the CUDA context still works; an error of a kernel breaks it."""
 
     def run(
         self, program: Program, threads: int, arguments: Sequence[Any], *, shared_bytes: int = 0, grid: int = 1
     ) -> list[Any]:
-        """Run a kernel and return its results. Arguments are arrays, integers of 32 bits, `Result` and `Mapped`."""
+        """Run a kernel and return its results. Arguments are arrays, 32-bit integers, `Result` and `Mapped`."""
 
 
 class Refused(RuntimeError):
-    """A kernel that the compiler takes and that would not run."""
+    """A kernel compiles but cannot run as intended."""
 
 
 @cache
 def compiled(
     source: str, defines: tuple[str, ...], architecture: str, folder: Path = FOLDER, headers: Path | None = None
 ) -> bytes:
-    """Return a cubin for ``sm_…``, PTX for ``compute_…``; the kernels' own headers write the instructions.
+    """Return a cubin for ``sm_…`` or PTX for ``compute_…``, compiled with the headers of kernels_cu.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def compiled(
 
 
 class Absent(Exception):
-    """There is no device; the message says why."""
+    """There is no usable device; the message says why."""
 
 
 class Cuda:
@@ -136,7 +136,7 @@ class Cuda:
         self._functions: dict[Program, Any] = {}
 
     def compile_ahead(self, programs: Iterable[Program]) -> None:
-        """As `Device.compile_ahead`, in as many threads as there are cores."""
+        """As `Device.compile_ahead`, with one thread per core."""
         with_threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="compile")
         for unit in {program.unit: None for program in programs}:
             self._contents[unit] = with_threads.submit(compiled, *unit, self.architecture)
@@ -153,7 +153,7 @@ class Cuda:
     def run(
         self, program: Program, threads: int, arguments: Sequence[Any], *, shared_bytes: int = 0, grid: int = 1
     ) -> list[Any]:
-        """As `Device.run`; it returns when the kernel has ended, with its error if it had one."""
+        """As `Device.run`; it synchronises, and raises the kernel's error."""
         cupy = sys.modules["cupy"]
         function = self._function(program)
         if shared_bytes > _WITHOUT_ASKING:
@@ -183,7 +183,7 @@ class Cuda:
         return compiled(*unit, self.architecture) if ahead is None else ahead.result()
 
     def _room(self, argument: Any, kept: list[Any], results: list[Any]) -> Any:
-        """Return the host's memory that holds one parameter."""
+        """Return the host memory that holds one kernel parameter."""
         cupy = sys.modules["cupy"]
         if isinstance(argument, int):
             return np.array([argument], np.int32)
@@ -201,6 +201,6 @@ class Cuda:
 
 
 def unwritten(result: Result) -> Any:
-    """Return an array whose bits are all ones."""
+    """Return an array with all bits set."""
     size = int(np.prod(result.shape)) * np.dtype(result.dtype).itemsize
     return np.full(size, 0xFF, np.uint8).view(result.dtype).reshape(result.shape)

@@ -1,4 +1,4 @@
-// One mma.sync of each type, from and to registers as the host gives them: [lane][register].
+// One mma.sync per dtype; the host passes and receives the fragments as [lane][register].
 #include "base/ptx.cuh"
 
 using Multiply = void (&)(float (&)[4], const uint4&, const unsigned (&)[2]);
@@ -23,7 +23,7 @@ extern "C" __global__ void mma_f64(const double* a, const double* b, const doubl
     y[t * 2] = d[0];
     y[t * 2 + 1] = d[1];
 }
-// 16 x 8 sums over 16; before sm_90 of eight smaller instructions.
+// m16n8k16 in float64; before sm_90 the header composes it of eight m8n8k4 instructions.
 extern "C" __global__ void mma_f64_large(const double* a, const double* b, const double* c, double* y)
 {
     const int t = threadIdx.x;

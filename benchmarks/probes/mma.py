@@ -1,4 +1,4 @@
-"""One mma.sync of each type: which register of which lane holds which element, by the PTX manual's formulas."""
+"""Probes of mma.sync: which register of which lane holds which element, by the fragment layouts of the PTX manual."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from benchmarks.probes.numbers import DEPTH, KINDS, numbers, patterns, small_int
 from benchmarks.probes.probe import Comparison, Probe
 
 LANES = np.arange(32)
-GROUP, THREAD = LANES // 4, LANES % 4  # "groupID" and "threadID_in_group"
+GROUP, THREAD = LANES // 4, LANES % 4  # "groupID" and "threadID_in_group" of the PTX manual
 
 
 def registers_of_a(a: Any, kind: str) -> Any:
-    """Return the four words of each lane for patterns of 16 rows along K; leading axes are those of tiles."""
+    """Return the fragment of A, four words per lane, from patterns of 16 rows along K; leading axes enumerate tiles."""
     if kind == "tf32":
         places = [(GROUP, THREAD), (GROUP + 8, THREAD), (GROUP, THREAD + 4), (GROUP + 8, THREAD + 4)]
         return np.stack([a[..., row, column] for row, column in places], -1)
@@ -29,7 +29,7 @@ def registers_of_a(a: Any, kind: str) -> Any:
 
 
 def registers_of_b(b: Any, kind: str) -> Any:
-    """Return the two words of each lane for patterns of 8 columns along K (columns are the last axis but one)."""
+    """Return the fragment of B, two words per lane, from patterns of 8 columns along K (shape (..., N, K))."""
     if kind == "tf32":
         return np.stack([b[..., GROUP, THREAD], b[..., GROUP, THREAD + 4]], -1)
     halves = [b[..., GROUP, THREAD * 2 + i % 2 + (0 if i < 2 else 8)] for i in range(4)]
@@ -37,13 +37,13 @@ def registers_of_b(b: Any, kind: str) -> Any:
 
 
 def registers_of_c(c: Any) -> Any:
-    """Return the four sums of each lane, of 16 rows by 8 columns."""
+    """Return the accumulator fragment, four floats per lane, of 16 rows by 8 columns."""
     places = [(GROUP + 8 * (i // 2), THREAD * 2 + i % 2) for i in range(4)]
     return np.stack([c[..., row, column] for row, column in places], -1)
 
 
 def sums_of_registers(d: Any) -> Any:
-    """Return sums of 16 rows by 8 columns from the lanes' registers: the inverse of `registers_of_c`."""
+    """Return 16 x 8 sums from the accumulator fragment: the inverse of `registers_of_c`."""
     result = np.empty((*d.shape[:-2], 16, 8), d.dtype)
     for i in range(4):
         result[..., GROUP + 8 * (i // 2), THREAD * 2 + i % 2] = d[..., i]
@@ -51,7 +51,7 @@ def sums_of_registers(d: Any) -> Any:
 
 
 def multiplied(device: Device, kind: str, a: Any, b: Any, c: Any) -> Any:
-    """Return c + a b of tiles on a device; a and b are patterns, rows and columns along K."""
+    """Return C + A B of tiles, computed on a device; a and b are patterns with K last."""
     arguments = [registers_of_a(a, kind), registers_of_b(b, kind), registers_of_c(c)]
     arguments.append(Result(arguments[-1].shape, np.float32))
     (got,) = device.run(Program("mma", f"mma_{kind}"), 32, arguments, grid=len(a))
@@ -77,7 +77,7 @@ def _ignored_bits(device: Device) -> Iterator[Comparison]:
 
 
 def _subnormal(device: Device) -> Iterator[Comparison]:
-    """One product an output: what is subnormal among factors and sums must be kept."""
+    """One product per output: subnormal factors and sums must not be flushed to zero."""
     for kind, factors in (
         ("f16", (1, 3, 0x3FF, 0x8001)),
         ("bf16", (1, 3, 0x7F, 0x8001)),
@@ -96,7 +96,7 @@ def _subnormal(device: Device) -> Iterator[Comparison]:
 
 
 def _not_finite(device: Device) -> Iterator[Comparison]:
-    """Infinities stay what they are, and what is not a number is no number; in the other rows nothing is changed."""
+    """Infinities and NaN must propagate within their row and leave the other rows unchanged."""
     for kind in KINDS:
         a, b = np.ones((1, 16, DEPTH[kind])), np.ones((1, 8, DEPTH[kind]))
         a[0, 3, 5], a[0, 9, 2], a[0, 12, 1], a[0, 14, :2] = np.inf, -np.inf, np.nan, (np.inf, -np.inf)
@@ -112,7 +112,7 @@ def _not_finite(device: Device) -> Iterator[Comparison]:
 
 
 def _double_tile(device: Device, a: Any, b: Any, c: Any) -> Any:
-    """Return c + a b on a device, of 8 x 8 sums over 4 or of 16 x 8 over 16; b has columns along K."""
+    """Return C + A B in float64 from a device, for m8n8k4 or m16n8k16; b has its columns along K."""
     if a.shape[1] == 4:
         rows, columns = a[GROUP, THREAD], b[GROUP, THREAD]
         sums = np.stack([c[GROUP, THREAD * 2 + i] for i in range(2)], 1)
@@ -138,7 +138,7 @@ def _double(rows: int, depth: int) -> Any:
 
 
 def _sum_of_doubles(a: list[float], b: list[float], c: float, fused: bool) -> float:
-    """Return c + a_0 b_0 + a_1 b_1 ..., rounded after each sum, and after each product unless that is fused."""
+    """Return c + a_0 b_0 + a_1 b_1 + …, rounded after each addition, and after each product unless fused."""
     for x, y in zip(a, b, strict=True):
         c = float(Fraction(x) * Fraction(y) + Fraction(c)) if fused else c + x * y
     return c

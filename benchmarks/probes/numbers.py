@@ -1,4 +1,4 @@
-"""Patterns of the types that tensor cores multiply, and where things lie in shared memory, as the PTX manual says."""
+"""Bit patterns of the tensor cores' dtypes, and the shared-memory swizzle of the PTX manual."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-DEPTH = {"f16": 16, "bf16": 16, "tf32": 8}  # products that one instruction adds: 32 bytes along K
+DEPTH = {"f16": 16, "bf16": 16, "tf32": 8}  # K of one instruction: 32 bytes
 ITEMSIZE = {"f16": 2, "bf16": 2, "tf32": 4}
 KINDS = tuple(DEPTH)
 
 
 def patterns(values: Any, kind: str) -> Any:
-    """Return the bits of numbers that a type has."""
+    """Return the bit patterns of numbers; raises ValueError if the type cannot represent them all."""
     if kind == "f16":
         found = np.asarray(values).astype(np.float16).view(np.uint16)
     else:
@@ -24,7 +24,7 @@ def patterns(values: Any, kind: str) -> Any:
 
 
 def numbers(found: Any, kind: str) -> Any:
-    """Return the numbers that tensor cores see in patterns: of TF32 without the last 13 bits."""
+    """Return the numbers that tensor cores read from patterns; TF32 ignores the lowest 13 bits."""
     if kind == "f16":
         return found.view(np.float16).astype(np.float64)
     words = found & np.uint32(0xFFFFE000) if kind == "tf32" else found.astype(np.uint32) << 16
@@ -32,16 +32,16 @@ def numbers(found: Any, kind: str) -> Any:
 
 
 def small_integers(shape: tuple[int, ...], seed: int, largest: int = 8) -> Any:
-    """Return random integers that all types have, none of which is zero."""
+    """Return random non-zero integers that all types represent."""
     random = np.random.default_rng(seed)
     return random.integers(1, largest + 1, shape) * random.choice([-1.0, 1.0], shape)
 
 
 def swizzled(content: Any, span: int) -> Any:
-    """Return bytes as they lie in memory that begins at a multiple of 1024: 16 bytes change places within a span.
+    """Return bytes as a swizzled tile stores them, in memory aligned to 1024 bytes.
 
-    Bits 4 and on of an address are those of the plain one, XOR its bits 7 and on: of spans of 32, 64 and 128 bytes one,
-    two and three bits.
+    Address bits from 4 upwards are XORed with those from 7 upwards: one, two or three bits for spans of 32, 64 or 128
+    bytes; a span of 0 means no swizzle.
     """
     plain = np.ascontiguousarray(content).view(np.uint8).reshape(-1)
     if span == 0:

@@ -1,4 +1,4 @@
-"""What a probe is, and how what a device gave is compared with what NVIDIA documents."""
+"""The definition of a probe, and the comparison of a device's results with the documented ones."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from benchmarks.probes.launch import Device, Program
 
-Comparison = tuple[str, Any, Any]  # a label, what is expected, what came
-Comparisons = Iterator[Comparison]  # or a generator that returns a note
+Comparison = tuple[str, Any, Any]  # label, expected array, actual array
+Comparisons = Iterator[Comparison]  # a generator may return a note
 
 
 class Wrong(Exception):
-    """An instruction does something else than was expected; the message says what, and where."""
+    """An instruction behaves differently than expected; the message says how, and at which element."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Probe:
     ----------
     name : str
     run : callable
-        Takes a device and yields comparisons; what it returns in the end is a note.
+        Takes a device and yields comparisons; its return value is a note.
     programs : tuple of Program
-        That it runs, to be compiled ahead.
+        Kernels that it runs, to compile them ahead.
     architectures : tuple of str
-        That it runs on; empty: all.
+        Architectures that it runs on; empty: all.
     """
 
     name: str
@@ -39,17 +39,17 @@ class Probe:
     architectures: tuple[str, ...] = ()
 
     def runs_on(self, architecture: str) -> bool:
-        """Tell whether an architecture has the instructions."""
+        """Return whether the probe applies to an architecture."""
         return not self.architectures or architecture in self.architectures
 
 
 def check(comparisons: Comparisons) -> str:
-    """Compare bit by bit, and return how much there was.
+    """Compare bit by bit, and return how many numbers were compared.
 
     Raises
     ------
     Wrong
-        With the number of differences, and the first of each comparison.
+        With the number of differences and the first one, for each comparison that fails.
     """
     labels, elements, wrong = 0, 0, []
     noting = _Noting(comparisons)
@@ -65,7 +65,7 @@ def check(comparisons: Comparisons) -> str:
 
 
 class _Noting:
-    """Iterates, and keeps what a generator returns in the end."""
+    """Iterates over comparisons and keeps the generator's return value."""
 
     def __init__(self, comparisons: Comparisons) -> None:
         self.note, self._comparisons = "", comparisons
@@ -76,7 +76,7 @@ class _Noting:
 
 
 def difference(expected: Any, got: Any) -> str:
-    """Return where two arrays have different bits, and which; nothing where they have the same."""
+    """Describe where two arrays differ in their bits, with the first difference; "" if they are equal."""
     expected, got = np.asarray(expected), np.asarray(got)
     if expected.shape != got.shape or expected.dtype != got.dtype:
         return f"expected {expected.dtype}{expected.shape}, got {got.dtype}{got.shape}"
@@ -95,6 +95,6 @@ def bits(array: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Return a number and its bits."""
+    """Return a number with its bit pattern."""
     pattern = f"{int(bits(np.asarray(value)).reshape(-1)[0]):#0{2 * value.itemsize + 2}x}"
     return pattern if value.dtype.kind in "ui" else f"{value!s} ({pattern})"

@@ -1,11 +1,11 @@
-"""Rules by which tensor cores may add, as plain NumPy: of each the bits of c + a_0 b_0 + a_1 b_1 + ...
+"""Possible summation rules of tensor cores, in NumPy: the exact bits of c + a_0 b_0 + a_1 b_1 + ...
 
-None is NVIDIA's, who documents none. `in_order` is what gpuconv's emulator does, `fused` what others found on devices:
+NVIDIA documents no rule. `in_order` is what gpuconv's emulator does by default; `fused` is what others measured:
 Xie, Yang, Wang and Yang, "MMA-Sim" (arXiv 2511.10909); Khattak and Mikaitis, "Accurate Models of NVIDIA Tensor Cores"
 (arXiv 2512.07004); before them Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores" (2021).
-Products are exact. Those of a group, and c, are shifted to the largest exponent among them and cut off so many bits
-below it, added without error, and cut off to float32; the result is the next group's c. The exponent of a product is
-the sum of those of its factors.
+There, products are exact. The products of a group and c are aligned to the largest exponent among them, truncated a
+fixed number of bits below it, added exactly, and truncated to float32; the result is the c of the next group. The
+exponent of a product is the sum of its factors' exponents.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from benchmarks.probes.numbers import DEPTH, numbers
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A rule of this kind.
+    """Parameters of such a rule.
 
     Attributes
     ----------
     width : int
-        Products of a group.
+        Products per group.
     fraction : int
-        Bits that are kept below the largest exponent.
+        Bits kept below the largest exponent.
     nearest : bool
-        Whether a group's sum is rounded to nearest, instead of cut off.
+        Whether the sum of a group is rounded to nearest instead of truncated.
     """
 
     width: int
@@ -43,20 +43,21 @@ class Fused:
 
 
 def published(kind: str, architecture: str) -> Fused:
-    """Return what others found for an architecture: A100 and its like, or Hopper and later."""
+    """Return the published rule of an architecture: one for A100 and its like, another from Hopper on."""
     older = architecture in ("sm_80", "sm_86", "sm_87", "sm_89")
     return Fused(DEPTH[kind] // (2 if older else 1), 24 if older else 25)
 
 
 def family(kind: str) -> Iterator[Fused]:
-    """Yield the rules among which the one of an unknown device is looked for."""
+    """Yield the rules to search for that of an unknown device."""
     for width in (2, 4, 8, 16):
         if width <= DEPTH[kind]:
             yield from (Fused(width, bits, nearest) for bits in range(22, 30) for nearest in (False, True))
 
 
 def in_order(a: Any, b: Any, c: Any, kind: str) -> Any:
-    """Return the sums of tiles in float32, product after product, each rounded to nearest; a and b are patterns."""
+    """Return the float32 sums of tiles, one product after the other along K, each rounded to nearest; a and b are
+    patterns."""
     rows, columns = (numbers(x, kind).astype(np.float32) for x in (a, b))
     sums = c.astype(np.float32)
     for k in range(rows.shape[-1]):
@@ -68,7 +69,7 @@ def fused(a: Any, b: Any, c: Any, kind: str, rule: Fused) -> Any:
     """Return the sums of tiles by a rule; a and b are patterns of numbers that are not subnormal."""
     rows, columns = numbers(a, kind)[..., :, None, :], numbers(b, kind)[..., None, :, :]
     exponents = _exponent(rows) + _exponent(columns)
-    products = rows * columns  # exact: 22 bits at most
+    products = rows * columns  # exact in float64: at most 22 bits
     sums = c.astype(np.float64)
     for first in range(0, rows.shape[-1], rule.width):
         part = slice(first, first + rule.width)
@@ -80,7 +81,7 @@ def fused(a: Any, b: Any, c: Any, kind: str, rule: Fused) -> Any:
     return sums.astype(np.float32)
 
 
-_OF_ZERO = -1000  # below all others
+_OF_ZERO = -1000  # an exponent below all others
 
 
 def _exponent(values: Any) -> Any:
@@ -88,7 +89,7 @@ def _exponent(values: Any) -> Any:
 
 
 def _narrowed(values: Any, nearest: bool) -> Any:
-    """Return float64 numbers as float32 has them, rounded to nearest or towards zero."""
+    """Round float64 numbers to float32, to nearest or towards zero; the result is float64."""
     found = values.astype(np.float32)
     if not nearest:
         found = np.where(np.abs(found.astype(np.float64)) > np.abs(values), np.nextafter(found, np.float32(0)), found)

@@ -1,10 +1,10 @@
-// Copies by TMA, dumped from shared memory; and stages of a ring, filled by TMA or by ordinary stores, that others read.
+// TMA copies, dumped from shared memory; and a ring of stages with mbarriers, filled by TMA or by ordinary stores.
 #include "base/ptx.cuh"
 #include "conv/wgmma/ring.cuh"
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
-// So many copies, one after the other, each to the same place; `places` has eight numbers for each.
+// Runs `copies` TMA copies in sequence, each to the same shared memory; `places` has eight coordinates per copy.
 template <class Copy> __device__ __forceinline__ void dump(unsigned* y, const int* places, int copies, int bytes, Copy copy)
 {
     unsigned* words = reinterpret_cast<unsigned*>(memory);
@@ -12,7 +12,7 @@ template <class Copy> __device__ __forceinline__ void dump(unsigned* y, const in
     if (threadIdx.x == 0) barrier_init(barrier, 1);
     for (int i = 0; i < copies; ++i) {
         for (int k = threadIdx.x; k < bytes / 4; k += blockDim.x) words[k] = 0xa5a5a5a5;
-        barrier_fence();     // of what was stored, before copies come to the same place
+        barrier_fence();     // orders the stores above before the TMA copy to the same memory
         __syncthreads();
         if (threadIdx.x == 0) {
             barrier_expect(barrier, bytes);
@@ -31,7 +31,7 @@ extern "C" __global__ void boxes_5(const __grid_constant__ CUtensorMap map, unsi
 {
     dump(y, places, copies, bytes, [&](unsigned to, unsigned barrier, const int* at) { copy_box(to, map, barrier, at[0], at[1], at[2], at[3], at[4]); });
 }
-// Places: channel, spatial axes, image, offsets.
+// Coordinates: channel, spatial position, image, im2col offsets.
 template <int AXES> __device__ __forceinline__ void dump_pixels(const CUtensorMap& map, unsigned* y, const int* places, int copies, int bytes)
 {
     dump(y, places, copies, bytes, [&](unsigned to, unsigned barrier, const int* numbers) {
@@ -56,7 +56,7 @@ extern "C" __global__ void pixels_3(const __grid_constant__ CUtensorMap map, uns
     dump_pixels<3>(map, y, places, copies, bytes);
 }
 
-// ---- rings: the last warpgroup's first thread, or warp, fills stages, eight warps read them
+// ---- rings: warp 8 (or its first thread) fills the stages, warps 0 to 7 read them
 
 constexpr int kStages = 3, kStageWords = 2048;
 using Stages = FixedStages<kStages, kStageWords * 4>;
@@ -81,7 +81,7 @@ template <class Fill> __device__ __forceinline__ void run_ring(unsigned* y, int 
         ring.next();
     }
 }
-// Two copies a stage, 32 x 32 words each; rows begin at (round * 3) % 61 and, of the second one, 5 further.
+// Two boxes of 32 x 32 words per stage; the first starts at row (round * 3) % 61, the second 5 rows below it.
 extern "C" __global__ void __launch_bounds__(288) ring_of_copies(const __grid_constant__ CUtensorMap map, unsigned* y, int rounds)
 {
     run_ring(y, rounds, [&](Ring<Stages>& ring, int round) {
@@ -102,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(288) ring_of_stores(const unsigned*
     });
 }
 
-// ---- registers that a warpgroup hands to two others, which then hold more than a launch gave them
+// ---- setmaxnreg: one warpgroup releases registers; two others take them and use more than the launch gave them
 
 constexpr int kHeld = 208;
 

@@ -1,7 +1,7 @@
-"""Barriers in shared memory, registers that change hands, and copies by TMA against plain indexing.
+"""Probes of mbarriers, setmaxnreg and TMA copies, compared with NumPy indexing.
 
-Arrays are of random bits, so that a copy that changed any, or flushed a subnormal number, would be seen. The driver
-encodes maps as for the kernels.
+Arrays hold random bits, so that a copy that changed any bit, or flushed a subnormal number, would be noticed. The
+driver encodes the tensor maps, as for the kernels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DTYPES = {"float16": np.uint16, "bfloat16": np.uint16, "float32": np.uint32}
 
 
 def _array(dtype: str, shape: Ints, seed: int) -> Any:
-    """Return random bits, none of which are all zeros; shapes are outermost first, as everywhere in NumPy."""
+    """Return random non-zero bit patterns; shapes are outermost first."""
     size = np.dtype(_DTYPES[dtype]).itemsize
     found = np.random.default_rng(seed).integers(1, 2 ** (8 * size), shape, np.uint64)
     return found.astype(_DTYPES[dtype])
@@ -44,11 +44,11 @@ def _dumped(device: Device, kernel: str, mapped: Mapped, places: Sequence[Ints],
     return got
 
 
-# ---------------------------------------------------------------- boxes
+# ---------------------------------------------------------------- tiled mode: boxes
 
 
 def box_of(array: Any, corner: Ints, extents: Ints) -> Any:
-    """Return a box of an array, with zeros where it has no elements; both are innermost first."""
+    """Return a box of an array, zero where it is out of bounds; corner and extents are innermost first."""
     axes = zip(corner[::-1], extents[::-1], array.shape, strict=True)
     index = np.ix_(*(np.arange(begin, begin + extent) for begin, extent, _ in axes))
     inside = np.ones(extents[::-1], bool)
@@ -59,7 +59,7 @@ def box_of(array: Any, corner: Ints, extents: Ints) -> Any:
 
 
 def _boxes(dtype: str, shape: Ints, box: Ints, swizzle: int, corners: Sequence[Ints], padding: int = 0) -> Any:
-    """Return the run of a probe; `padding` are elements between two rows."""
+    """Return the run of a box probe; ``padding`` is the number of elements between two rows."""
 
     def run(device: Device) -> Iterator[Comparison]:
         whole = _array(dtype, (*shape[:-1], shape[-1] + padding), 31)
@@ -73,15 +73,15 @@ def _boxes(dtype: str, shape: Ints, box: Ints, swizzle: int, corners: Sequence[I
     return run
 
 
-# ---------------------------------------------------------------- pixels in order ("im2col")
+# ---------------------------------------------------------------- im2col mode: pixels
 
 
 def pixels_of(array: Any, described: TensorMap, place: Ints) -> Any:
-    """Return the pixels that a copy brings, along their channels.
+    """Return the pixels that an im2col copy loads, shape (pixels, channels).
 
-    They begin at a place of the bounding box and follow each other in it, W first, then H, D and N, by the map's
-    steps. The box reaches from the lower corner to the upper one, which counts from the last pixel of an image. What is
-    read is so far from each as the offsets say. Where the array has nothing there are zeros.
+    They start at a position in the bounding box and follow each other, W first, then H and D, then the next image, with
+    the map's steps. The box extends from the lower corner to the upper one, which counts from the last pixel of an
+    image. Each load is shifted by the offsets of a tap. Out-of-bounds elements are zero.
     """
     axes = len(described.lower)
     channel, start, image, offset = place[0], place[1 : 1 + axes], place[1 + axes], place[2 + axes : 2 + 2 * axes]
@@ -105,7 +105,7 @@ def pixels_of(array: Any, described: TensorMap, place: Ints) -> Any:
 
 
 def _pixels(dtype: str, shape: Ints, lower: Ints, upper: Ints, steps: Ints, pixels: int, places: Sequence[Ints]) -> Any:
-    """Return the run of a probe; corners, steps and places are innermost first, of the spatial axes."""
+    """Return the run of an im2col probe; corners, steps and places are innermost first."""
 
     def run(device: Device) -> Iterator[Comparison]:
         array = _array(dtype, shape, 32)
@@ -118,13 +118,13 @@ def _pixels(dtype: str, shape: Ints, lower: Ints, upper: Ints, steps: Ints, pixe
     return run
 
 
-# ---------------------------------------------------------------- barriers, registers
+# ---------------------------------------------------------------- mbarriers and registers
 
 _ROUNDS, _STAGE = 20, 2048
 
 
 def _read(stages: Any) -> Any:
-    """Return what 256 readers have after each stage."""
+    """Return the running sums of the 256 readers after each stage."""
     words = stages.reshape(len(stages), 8, 256)
     sums, result = np.zeros(256, np.uint32), []
     for stage in words:
@@ -164,7 +164,7 @@ def _registers(device: Device) -> Iterator[Comparison]:
     yield "what threads computed", np.broadcast_to(block, (device.blocks, 384)), got
 
 
-# ---------------------------------------------------------------- all of them
+# ---------------------------------------------------------------- the probes
 
 
 def _probe(name: str, kernel: str, run: Any) -> Probe:
@@ -187,12 +187,11 @@ _IN_PATCHES = [
     (0, 3, -3, 1, 2),
     (8, -1, 6, 1, 1),
 ]
-# Channel, tap, filter, group: the last channels of a tap are few.
+# Channel, tap, filter, group; the last box of channels is only partly in bounds.
 _OF_WEIGHTS = [(0, 0, 0, 0), (64, 2, 32, 1), (0, 4, 64, 2), (32, 1, -8, 0), (0, 0, 0, 3), (64, 4, 0, 0)]
 
-# Columns of a Conv 3 x 3 with pads of 1 and strides of 1; with strides of 2 x 3, the last of which does not meet the
-# end; and phases of a ConvTranspose, whose taps' offsets differ in one box. Places: channel, W, H, image, offsets along
-# W, H.
+# Bounding boxes (lower, upper corner), steps and places of: a 3 x 3 Conv with pads and strides of 1; one with strides
+# that do not divide the extent; and phases of a ConvTranspose. Places: channel, W, H, image, offsets along W and H.
 _CONV = (
     (-1, -1),
     (-1, -1),

@@ -1,6 +1,7 @@
-// Products of one warpgroup by wgmma, with both matrices laid out by the host, byte by byte; descriptors are the kernels' own.
+// wgmma by one warpgroup. The host lays out both operands byte by byte; the descriptors come from the kernels' headers.
 //
-// PROBE_KIND: WgmmaHalf, WgmmaBfloat16 or WgmmaTf32; PROBE_COLUMNS: N; PROBE_SLICE: bytes of a row along K; PROBE_CROSSWISE: B lies along its columns.
+// PROBE_KIND: WgmmaHalf, WgmmaBfloat16 or WgmmaTf32; PROBE_COLUMNS: N; PROBE_SLICE: bytes of a row along K;
+// PROBE_CROSSWISE: B is N-major ("MN-major") instead of K-major; PROBE_REGISTERS: A is in registers.
 #include "base/ptx.cuh"
 #include "conv/wgmma/wgmma.cuh"
 
@@ -17,7 +18,7 @@ __device__ __forceinline__ void bring(unsigned char* to, const uint4* from, int 
 {
     for (int i = threadIdx.x; i < bytes / 16; i += 128) reinterpret_cast<uint4*>(to)[i] = from[i];
 }
-// Sums as [row][column], by the place of each register.
+// Stores the accumulator fragment as [row][column].
 __device__ __forceinline__ void write(float* y, const float (&d)[PROBE_COLUMNS / 8][4])
 {
     const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
@@ -36,7 +37,7 @@ __device__ __forceinline__ void read(const float* c, float (&d)[PROBE_COLUMNS / 
 }
 
 #ifndef PROBE_REGISTERS
-// So many steps as one group, as the kernels have them.
+// STEPS instructions along K as one wgmma group, as in the kernels.
 template <int STEPS> __device__ __forceinline__ void multiply(float (&d)[PROBE_COLUMNS / 8][4], unsigned long long rows, unsigned long long columns)
 {
     constexpr int kStep = (PROBE_CROSSWISE ? 16 * 128 : 32) / 16;
@@ -48,7 +49,7 @@ template <int STEPS> __device__ __forceinline__ void multiply(float (&d)[PROBE_C
     products_wait<0>();
     settle(d);
 }
-// A block a tile: c + a b, of one step of 32 bytes along K, or of a whole slice.
+// One block per tile: C + A B over one step of 32 bytes along K, or over a whole slice.
 extern "C" __global__ void __launch_bounds__(128) products(const uint4* a, const uint4* b, const float* c, float* y, int steps)
 {
     constexpr int kA = 64 * PROBE_SLICE, kB = PROBE_COLUMNS * PROBE_SLICE;
@@ -67,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(128) products(const uint4* a, const
     write(y + tile * 64 * PROBE_COLUMNS, d);
 }
 #else
-// The same with a in registers: [tile][step][thread].
+// The same with A in registers, given as [tile][step][thread].
 extern "C" __global__ void __launch_bounds__(128) products_of_rows(const uint4* a, const uint4* b, const float* c, float* y, int steps)
 {
     constexpr int kB = PROBE_COLUMNS * PROBE_SLICE;

@@ -1,4 +1,4 @@
-"""Products of a warpgroup by wgmma: with B along K or along its columns, and A in shared memory or in registers."""
+"""Probes of wgmma: B K-major or N-major in shared memory, A in shared memory or in registers."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _STRUCTS = {"f16": "WgmmaHalf", "bf16": "WgmmaBfloat16", "tf32": "WgmmaTf32"}
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One form of the instruction, as the kernels have it.
+    """One form of the instruction that the kernels use.
 
     Attributes
     ----------
     kind : {"f16", "bf16", "tf32"}
     columns : int
-        Of B and of the sums.
+        N.
     slice_bytes : int
-        Of a row along K in shared memory: 128 or 64.
+        Bytes of a row along K in shared memory: 128 or 64, also the swizzle span.
     crosswise : bool
-        Whether B lies along its columns.
+        Whether B is N-major instead of K-major.
     in_registers : bool
         Whether A is in registers.
     """
@@ -42,7 +42,7 @@ class Form:
 
     @property
     def program(self) -> Program:
-        """The kernel."""
+        """The kernel that runs this form."""
         fields = {
             "KIND": _STRUCTS[self.kind],
             "COLUMNS": self.columns,
@@ -66,9 +66,9 @@ class Form:
 
 
 def multiplied(device: Device, form: Form, a: Any, b: Any, c: Any) -> Any:
-    """Return c + a b of tiles on a device: a of 64 rows, b of N columns, both along K, as patterns.
+    """Return C + A B of tiles, computed on a device: a of 64 rows, b of N columns, both with K last, as patterns.
 
-    K is of a whole slice, or of the first 32 bytes of one; then NaN follow, which must not be read.
+    K is a whole slice, or its first 32 bytes; the rest of the slice is then filled with NaN, which must not be read.
     """
     tiles, depth = len(a), a.shape[-1]
     steps = depth // DEPTH[form.kind]
@@ -78,7 +78,7 @@ def multiplied(device: Device, form: Form, a: Any, b: Any, c: Any) -> Any:
     else:
         first = _laid_out(_filled(a, form), form.slice_bytes)
     second = _filled(b, form)
-    if form.crosswise:  # pieces of 64 columns, in each of which rows of 128 bytes follow along K
+    if form.crosswise:  # blocks of 64 columns, each with rows of 128 bytes that follow each other along K
         second = second.reshape(tiles, form.columns // 64, 64, form.depth).swapaxes(-1, -2)
     second = _laid_out(second, 128 if form.crosswise else form.slice_bytes)
     arguments = [first, second, c, Result((tiles, 64, form.columns), np.float32), steps]
@@ -88,7 +88,7 @@ def multiplied(device: Device, form: Form, a: Any, b: Any, c: Any) -> Any:
 
 
 def _filled(matrix: Any, form: Form) -> Any:
-    """Return a matrix with whole slices: what is missing are ones of all bits, which are NaN."""
+    """Return a matrix padded along K to a whole slice with NaN (all bits set)."""
     missing = form.depth - matrix.shape[-1]
     rest = np.full((*matrix.shape[:-1], missing), np.iinfo(matrix.dtype).max, matrix.dtype)
     return np.concatenate((matrix, rest), -1)

@@ -1,4 +1,4 @@
-"""Two revisions are timed in turns, in processes of their own, and nothing that goes wrong in one stops the others."""
+"""Two revisions are timed in turns, in separate processes, and no failure of one stops the other."""
 
 from __future__ import annotations
 

@@ -12,12 +12,18 @@ from benchmarks import __main__ as command
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("cliffs --write", "--write is for times, which take --cpu"),
+        ("cliffs --write", "--write needs --cpu: modelled times are not stored; write them by --json FILE"),
         ("cliffs --arch sm_70", "arch must be one of"),
-        ("cliffs --cpu --arch sm_80", "--arch and --picture are for the model of a GPU, not for --cpu"),
-        ("cliffs --cpu --picture a.png", "--arch and --picture are for the model of a GPU, not for --cpu"),
-        ("cliffs --cpu --write --count 3", "--cpu --write is for 500 problems of seed 0; --json FILE takes anything"),
-        ("cliffs --cpu --write --seed 1", "--cpu --write is for 500 problems of seed 0; --json FILE takes anything"),
+        (
+            "cliffs --cpu --arch sm_80",
+            "--arch and --picture belong to the GPU model: leave them out, or leave out --cpu",
+        ),
+        ("cliffs --cpu --picture a.png", "--arch and --picture belong to the GPU model: leave them out"),
+        ("cliffs --cpu --write --count 3", "--cpu --write stores 500 problems of seed 0: omit --count and --seed"),
+        (
+            "cliffs --cpu --write --seed 1",
+            "stores 500 problems of seed 0: omit --count and --seed, or write by --json FILE",
+        ),
         ("planning --arch sm_1", "arch must be one of"),
         pytest.param("static --layers lstm", "no layer's name contains 'lstm'", marks=pytest.mark.emulator),
         pytest.param("static --arch sm_70", "arch must be one of", marks=pytest.mark.emulator),

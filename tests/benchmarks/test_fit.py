@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 def recorded(name: str, make: Callable[..., Any], tiles: int = 8, shape: tuple[int, int] = (16, 8)) -> Recording:
-    """Return what a device would have recorded that adds by `make`."""
+    """Return the recording of a device that adds by `make`."""
     kind = name.partition("_")[2]
     inputs = bits.operands(kind, tiles, *shape)
     return Recording(name, inputs, make(inputs, kind))
@@ -111,7 +111,7 @@ class Adding(Emulated):
 
 
 def made(sums: int, kind: str, form: Form | None = None, tiles: int = 4) -> tuple[Any, Any]:
-    """Return operands of tiles, and what the emulator makes of them."""
+    """Return operands of tiles, and the emulator's results for them."""
     inputs = bits.operands(kind, tiles, *((64, form.columns) if form else (16, 8)))
     device = Adding(sums)
     return inputs, wgmma.multiplied(device, form, *inputs) if form else mma.multiplied(device, kind, *inputs)

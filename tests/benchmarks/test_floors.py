@@ -1,4 +1,4 @@
-"""What a GPU measurement is held against: floors, samples of exact results, means. No device is needed."""
+"""References for GPU measurements: floors, samples of exact results, means. No device is needed."""
 
 from __future__ import annotations
 

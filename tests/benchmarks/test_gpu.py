@@ -97,7 +97,7 @@ def test_files_go_where_asked_else_to_out(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 class Broken(RuntimeError):
-    """Stands for an error of CUDA."""
+    """A fake error of CUDA."""
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def test_nothing_is_begun_after_the_budget(run: Any, capsys: pytest.CaptureFixtu
 
 
 class Profile:
-    """What stands for PyTorch's profiler: it has seen these (name, device) pairs."""
+    """A fake of PyTorch's profiler, which has recorded these (name, device) pairs."""
 
     def __init__(self, seen: list[tuple[str, str]]) -> None:
         self._events = [SimpleNamespace(name=name, device_type=device) for name, device in seen]

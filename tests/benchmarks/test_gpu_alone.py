@@ -1,4 +1,4 @@
-"""Layers where there is no PyTorch: checked and timed on a device, real or emulated."""
+"""Layers checked and timed without PyTorch, on a real or emulated device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What invariant bits are predicted to cost: within limits, and how the table is made."""
+"""The predicted cost of batch invariance: within limits, and how the table is made."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_layer_has_a_price_at_every_batch(name: str) -> None:
     ids=lambda value: value if isinstance(value, str) else floors.label(*value),
 )
 def test_no_layer_costs_much(architecture: str, way: tuple[str, str]) -> None:
-    """The aims are MOST_MEAN and MOST; docs/benchmarks.md says why layers miss them, of which there are a few."""
+    """The aims are MOST_MEAN and MOST; docs/benchmarks.md explains why a few layers miss them."""
     found = invariance.priced(representative(architecture), *way)
     assert found["count"] == 64
     assert found["mean"] <= invariance.MOST_MEAN + 0.01

@@ -1,4 +1,4 @@
-"""What is learnt from the rows of a sweep: rates that made up times were made by, regrets, what never wins."""
+"""What is learnt from the rows of a sweep: rates recovered from simulated times, regrets, kernels that never win."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuconv.cuda.plan.limits import Rates, rates_of, representative
 pytestmark = pytest.mark.slow
 
 DEVICE = representative("sm_90a")
-TOLD = (  # few cases, of which every rate has a part in some
+TOLD = (  # few cases, which together depend on every rate
     "resnet50.l3.3x3 float64",
     "resnet50.b1.l4.3x3 bfloat16",
     "resnet50.l4.reduce bfloat16",

@@ -52,7 +52,8 @@ class WithCuda:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[gpu_layer.Machine]:
-    """PyTorch and gpuconv on the CPU, behind the names of PyTorch's and CuPy's that the measurement uses."""
+    """Simulate a machine: PyTorch and gpuconv on the CPU, under the names of PyTorch and CuPy that the measurement
+    uses."""
     torch = pytest.importorskip("torch")
 
     class Event:

@@ -302,14 +302,14 @@ def test_the_constants_kernels_do_the_work_that_is_counted() -> None:
         "wgmma_bfloat16": ("wgmma.mma_async.sync.aligned.m64n256k16", constants.WGMMA / (2 * 64 * 256 * 16)),
     }
     for kernel, (instruction, each_round) in counted.items():
-        # Rounds may be unrolled by a power of two, with what is left over behind.
+        # Loops may be unrolled by a power of two, followed by the remaining iterations.
         found = bodies[kernel].count(instruction)
         assert found > 0
         assert found % each_round == 0, (kernel, found, each_round)
 
 
 class Made:
-    """A bench whose items take what the test says."""
+    """A bench whose items return the values that the test sets."""
 
     architecture, multiprocessors = "sm_80", 100
 

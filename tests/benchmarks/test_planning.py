@@ -1,4 +1,4 @@
-"""What first plans cost: few calls of Python functions, whatever the problem, and a benchmark that counts them."""
+"""The cost of first plans: few calls of Python functions for any problem, and a benchmark that counts them."""
 
 from __future__ import annotations
 

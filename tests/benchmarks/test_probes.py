@@ -46,7 +46,7 @@ class Remembering(Emulated):
 
 
 class Repeating(Emulated):
-    """Gives what launches have given before, with another bit somewhere."""
+    """Repeats recorded results of launches, with one bit changed."""
 
     def __init__(self, launches: list[list[Any]], wrong: int, change: Any) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ NAMES = [probe.name for probe in _all()]
 
 @pytest.fixture(scope="module")
 def passed() -> dict[str, list[list[Any]]]:
-    """The launches of each probe, all of which have passed."""
+    """Return the launches of each probe, all of which have passed."""
     found = {}
     for probe in _all():
         device = Remembering()
@@ -316,7 +316,7 @@ def test_fused_sums_are_those_of_exact_fractions(kind: str, rule: rules.Fused) -
 
 
 def test_what_is_published_tells_hopper_from_ampere() -> None:
-    """Beside 1, sixteen products of 2**-25 add up on Hopper, and vanish on Ampere; of 2**-26 they vanish on both."""
+    """Added to 1, sixteen products of 2**-25 count on Hopper, not on Ampere; those of 2**-26 count on neither."""
     a, b, c = np.full((1, 1, 16), 2.0**-12), np.full((1, 1, 16), 2.0**-13), np.ones((1, 1, 1), np.float32)
     a, b = a.astype(np.float16).view(np.uint16), b.astype(np.float16).view(np.uint16)
     lower = np.full((1, 1, 16), 2.0**-14).astype(np.float16).view(np.uint16)
@@ -339,7 +339,7 @@ def test_operands_tell_all_rules_apart(kind: str) -> None:
 
 
 def _as_if(rule: rules.Fused, kind: str) -> str:
-    """What a probe says of tensor cores that add by a rule."""
+    """Return a probe's verdict on tensor cores that add by a rule."""
     name = f"sums of mma.sync {kind}"
     (probe,) = (probe for probe in _all() if probe.name == name)
 

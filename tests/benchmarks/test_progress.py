@@ -1,4 +1,4 @@
-"""Rows that go on behind one that hangs."""
+"""Rows that continue after one that hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gpuconv.onnx.OPS beside onnx.reference: what is measured, and what the committed measurement says."""
+"""gpuconv.onnx.OPS compared with onnx.reference: what is measured, and the committed measurement."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_committed_measurement_has_every_row() -> None:
 
 @pytest.mark.parametrize("row", RECORD["rows"], ids=lambda row: f"{row['op']} {row['row']}")
 def test_gpuconv_was_never_slower_and_ten_times_as_fast_beside_loops(row: dict[str, Any]) -> None:
-    """But for averages of whole images, which are one call of NumPy on both sides, and checks on ours."""
+    """Except for averages of whole images, which are one call of NumPy in both, plus checks in gpuconv."""
     if row["op"] == "GlobalAveragePool":
         assert row["ours"] - row["reference"] < 1e-4
     else:

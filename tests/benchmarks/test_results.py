@@ -1,4 +1,4 @@
-"""The layout of the files in benchmarks/results: what `machine.write` makes of their contents."""
+"""The layout of the files in benchmarks/results, which `machine.write` writes."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def walk(path: Path, calls: Sequence[smoke.Call] = CALLS, **options: Any) -> Smo
 
 @contextmanager
 def instead_of(kernel: str, launch: Callable[[Callable[[], None]], None]) -> Iterator[None]:
-    """Have a kernel of the emulator launched by a function of the test's own."""
+    """Make a function of the test launch a kernel of the emulator."""
     with emulated_cuda():
         load, bind, names = device.load, device.bind, {}
 

@@ -1,4 +1,4 @@
-"""What can be said of speed without a GPU: limits of what is planned for known layers, and how the table is made."""
+"""Estimates of speed without a GPU: limits of the plans for known layers, and how the table is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps in processes of their own: one that hangs, dies or loses its device is left behind, and the rest goes on."""
+"""Steps in separate processes: one that hangs, dies or loses its device is skipped, and the next ones run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.supervision import Step, environment_of, supervise
 
 pytestmark = pytest.mark.slow
 
-# A step of five rows, of which some do not end as they should.
+# A step of five rows, some of which fail.
 WORKER = """
 import os, sys, time
 from pathlib import Path

@@ -100,7 +100,7 @@ def test_every_family_of_kernels_is_met_in_the_first_quarter() -> None:
 
 
 def families(cases: list[Case]) -> set[str]:
-    """Those of all candidates; shares of tiles are made by the kernels of whole ones."""
+    """Return the families of all candidates; parts of tiles are made by the kernels of whole ones."""
     return {learn.family(one.name.replace("_split", "")) for case in cases for one in sweep.candidates(case, DEVICE)}
 
 
@@ -224,7 +224,7 @@ def test_nothing_is_begun_when_time_is_up(path: Path, capsys: pytest.CaptureFixt
     first = sweep.stratified(CASES)[0]
     code, _ = swept(bench, path, CASES, deadline=10.0)
     assert code == 0
-    assert bench.now < 10 + 2 + sweep.REPLAYS  # one kernel may end behind it
+    assert bench.now < 10 + 2 + sweep.REPLAYS  # one kernel may end after it
     assert bench.loaded == [first]
     assert 2 <= len(Rows(path, sweep.STEP).ended) < len(sweep.candidates(first, DEVICE))
     assert f"time is up: {len(CASES) - 1} of {len(CASES)} cases are left out" in capsys.readouterr().out

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, needs_nvrtc, pytest.mark.usefixtures("kernels", 
 
 @pytest.fixture
 def variants(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
-    """Let there be four kernels, in a list that tests may change."""
+    """Replace the kernels by four, in a list that tests may change."""
     listed = [variant(f"scale_{count}", arguments=(str(count),)) for count in (1, 2, 3, 12)]
     monkeypatch.setitem(sys.modules, "gpuconv.cuda.variants", SimpleNamespace(all_variants=lambda: listed))
     monkeypatch.setattr("gpuconv.cuda.call.device.unavailable_reason", lambda: "no driver")

@@ -1,4 +1,4 @@
-"""`gpuconv run --output-dir`: files that appear whole and all together, or not at all."""
+"""`gpuconv run --output-dir`: either all files are written completely, or none."""
 
 from __future__ import annotations
 

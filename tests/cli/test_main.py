@@ -291,7 +291,7 @@ def test_the_bound_of_an_onnx_model_is_by_its_sums_of_magnitudes() -> None:
     assert check_onnx._terms(test) == 6
     expected = [2 * ((6 + 2) * ulp * total + least) for total in (9, 6)]
     assert check_onnx._bound(test).tolist() == [[expected]]
-    # The other way round, with the weights as an input: two groups of two channels, each with three taps.
+    # The same for ConvTranspose, with the weights as an input: two groups of two channels, each with three taps.
     x, w = np.float32([[[1], [-1], [2], [0]]]), -np.ones((4, 1, 3), np.float32)
     conv = helper.make_node("ConvTranspose", ["x", "w"], ["y"], group=2)
     made = model([conv], [value("x"), value("w")], [value("y")], 22)

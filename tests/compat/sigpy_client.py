@@ -1,4 +1,4 @@
-"""What a library of linear operators for image reconstruction does with convolutions, written against gpuconv.
+"""Convolutions as a library of linear operators for image reconstruction uses them, written against gpuconv.
 
 True convolutions (the filter is flipped) of data (batch …, [channels,] D1 … Dn) with filters ([out, in,] k1 … kn), in
 the modes "full" and "valid", with strides, and the adjoints with respect to either, where complex operands are

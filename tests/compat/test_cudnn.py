@@ -33,7 +33,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 @pytest.fixture(params=["numpy", pytest.param("cuda", marks=pytest.mark.gpu)])
 def move(request: pytest.FixtureRequest) -> Move:
-    """What brings arrays to where they are computed with."""
+    """Return a function that moves arrays to the memory where they are used."""
     return gpuconv.to_device if request.param == "cuda" else np.copy
 
 

@@ -1,4 +1,4 @@
-"""BLAS's own threads: held at one meanwhile, given back whatever happens; run by cpu/test_threads.py in a process where
+"""BLAS's own threads: limited to one during a call, restored in any case; run by cpu/test_threads.py in a process where
 BLAS has two.
 """
 
@@ -35,7 +35,7 @@ def _one_product() -> None:
 
 @pytest.fixture(autouse=True)
 def _two_threads() -> Any:
-    """Every test begins with two threads of BLAS and nobody inside, and leaves it so."""
+    """Check that every test begins and ends with two threads of BLAS and none of them held."""
     if _blas_threads() != 2:
         pytest.skip("this system gives BLAS one thread only")
     yield
@@ -208,7 +208,7 @@ def _network() -> Any:
 
 
 def test_a_model_has_one_thread_of_blas_for_every_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the operators too that call NumPy's product themselves, on threads of ours or on the caller's."""
+    """Also for operators that call NumPy's product themselves, on threads of the library or the caller's."""
     seen: list[Any] = []
     proto, x = _network()
     rep, multiply, add = backend.prepare(proto), np.matmul, _product.add

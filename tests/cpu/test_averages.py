@@ -142,7 +142,7 @@ def test_sums_are_made_in_float32_and_rounded_once(backend: Backend) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_nothing_is_taken_off_a_sum_again(backend: Backend, dtype: str) -> None:
-    """Windows after a large number are those of small ones: sums of prefixes would have lost them."""
+    """Windows after a large number are exact sums of small ones: differences of prefix sums would not be."""
     x = np.array([2.0**60, *[1.0] * 40], dtype).reshape(1, 1, -1)
     for kernel, stride in ((3, 1), (9, 1), (9, 2), (20, 1)):
         with backend(np.dtype(dtype), 1, 0):

@@ -1,4 +1,4 @@
-"""Kernels that mostly meet padding, few inputs with many taps, and few filters: sums over single elements in NumPy."""
+"""Kernels mostly in the padding, few inputs with many taps, and few filters: sums over single elements in NumPy."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_values(
 
 
 def test_an_empty_input_is_not_searched_for_taps_that_meet_it() -> None:
-    """The other axis has 2**40 outputs, which are not looked at one by one; the result has no images."""
+    """The other axis has 2**40 outputs, which are not examined one by one; the result has no images."""
     x, w = np.zeros((0, 1, 0), np.float32), np.zeros((1, 1, 1), np.float32)
     y = gpuconv.conv(x, w, pads=[2**40, 0])
     assert y.shape == (0, 1, 2**40)

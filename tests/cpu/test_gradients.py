@@ -1,4 +1,4 @@
-"""Gradients on both backends against their definition, and against what adjoints and differences have to be."""
+"""Gradients on both backends compared with their definition, with adjoints and with differences."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def gradients_of(problem: Problem, x: Any, w: Any, dy: Any, layout: str = "NCHW"
 
 
 def bound_of(dtype: Any, precision: str = "ieee") -> str:
-    """Of 16-bit numbers that of tensor cores, which may be what sums them."""
+    """Return the name of the bound: for 16-bit numbers that of tensor cores, which may sum them."""
     return "tensor cores" if np.dtype(dtype).itemsize == 2 else precision if dtype == np.float32 else "ieee"
 
 
@@ -125,7 +125,7 @@ def test_adjoint_identities_hold_for_500_configurations(operator: str) -> None:
 
 @operators
 def test_differences_of_the_result_are_as_the_gradients_say(operator: str) -> None:
-    """Of sum(y**2) / 2, whose gradient with respect to y is y itself, at random points in random directions."""
+    """For sum(y**2) / 2, whose gradient with respect to y is y itself, at random points in random directions."""
     for problem, generator in _configurations(operator, 40):
         x, w = (generator.normal(size=shape) for shape in problem.shapes[:2])
         call = getattr(gpuconv, operator)
@@ -177,7 +177,7 @@ def test_maxima_get_the_gradients_of_their_windows(
 def test_every_kernel_adds_windows_up_in_the_same_order(
     shape: tuple[int, ...], kernel: list[int], strides: list[int], order: str
 ) -> None:
-    """Of normal numbers, whose sums in other orders are others; most maxima have many windows."""
+    """With normal numbers, whose sums depend on the order; most maxima have many windows."""
     x = np.random.default_rng(0).random(shape, np.float32) ** 9
     if order == "NHWC":
         x = np.moveaxis(x, 1, -1).copy()
@@ -239,7 +239,7 @@ def test_results_go_where_out_says(backend: Backend) -> None:
 
 
 def test_sums_that_the_accumulator_holds_are_rounded_once(backend: Backend) -> None:
-    """2048 and 1: half precision's own sums would lose the ones."""
+    """Sums of 2048 and ones: sums in half precision would lose the ones."""
     x, dy = np.ones((1, 1, 2049), np.float16), np.ones((1, 1, 2049), np.float16)
     x[0, 0, 0] = 2048
     with backend(x.dtype, 1, 5):

@@ -27,19 +27,19 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def in_planes(indices: Any, x_shape: tuple[int, ...]) -> Any:
-    """Numbers of elements in their planes, from numbers in the whole tensor; -1 stays."""
+    """Convert indices in the whole tensor to indices in each plane; -1 stays."""
     plane = int(np.prod(x_shape[2:]))
     return np.where(indices < 0, -1, indices % max(plane, 1))
 
 
 def pooled(problem: Problem, seed: int) -> tuple[Any, Any, Any]:
-    """x with many ties, its maxima, and their numbers in the whole tensor."""
+    """Return x with many ties, its maxima, and their indices in the whole tensor."""
     x = values("ties", seed, problem.x_shape, np.dtype("float32"))
     return x, *oracle.max_pool(x, **problem.attributes)
 
 
 def forward_window(problem: Problem, y_shape: tuple[int, ...]) -> dict[str, Any]:
-    """What MaxUnpool takes of a MaxPool, with the pads that auto_pad comes to."""
+    """Return MaxPool's attributes that MaxUnpool accepts, with pads computed from auto_pad."""
     rank, attributes = problem.rank, problem.attributes
     kernel, strides = attributes["kernel_shape"], attributes.get("strides") or [1] * rank
     pads = attributes.get("pads") or [0] * 2 * rank
@@ -209,12 +209,12 @@ MANY: list[tuple[tuple[int, ...], dict[str, Any]]] = [  # more windows than Pyth
 
 @pytest.fixture(params=[50, 2**16])
 def together(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let so many Indices be looked at, or elements be put back, in one go."""
+    """Set the number of Indices that are checked, or elements that are put back, at once."""
     monkeypatch.setattr(unpool, "_TOGETHER", request.param)
 
 
 def many(test: Any) -> Any:
-    """Give a test windows of the whole tensor and of planes."""
+    """Parametrize a test by windows with Indices of the whole tensor and of planes."""
     over_more = pytest.mark.parametrize("more", [{}, PLANE], ids=["tensor", "plane"])
     return over_more(pytest.mark.parametrize(("shape", "attributes"), MANY, ids=str)(test))
 

@@ -1,7 +1,7 @@
-"""`invariant="batch"` on the CPU: an image has the same bits whatever stands beside it, and however it lies in memory.
+"""`invariant="batch"` on the CPU: an image's result has the same bits in any batch and any memory layout.
 
-BLAS may take another kernel for every shape. Results are compared, as this machine's BLAS makes them, and the shapes
-and strides of all products: those of a batch must be those of its images, each as often as there are images.
+BLAS may use another kernel for every shape. Results of this machine's BLAS are compared, and the shapes and strides of
+all products: those of a batch must be those of its images, each as often as there are images.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def gaps(x: Any) -> Any:
     return view
 
 
-# How an image may lie in memory when it comes alone.
+# Layouts in memory for a single image.
 LYING: list[Callable[[Any], Any]] = [lambda x: x, np.copy, np.asfortranarray, gaps]
 
 
@@ -124,7 +124,8 @@ def products() -> Iterator[Counter[Any]]:
 
 
 def assert_alone(layer: Layer, count: int, threads: tuple[int, int] = (2, 3)) -> None:
-    """Compare a batch with its images, each by itself, bits and products: of many the first, middle and last ones."""
+    """Compare a batch with its images, each by itself, bits and products; of many images the first, middle and last
+    one."""
     x = layer.images(count)
     with mock.patch.dict("os.environ", GPUCONV_NUM_THREADS=str(threads[0])), products() as of_all:
         y = layer.call(x)
@@ -179,7 +180,7 @@ def test_so_it_has_where_rows_of_weights_are_shared_out_among_threads() -> None:
     "call", ["conv(x, w, strides=[2, 2], ", "conv_transpose(x, w.swapaxes(0, 1), strides=[2, 2], "]
 )
 def test_small_complex_products_are_kept_from_the_threads_of_blas(call: str, dtype: str) -> None:
-    """BLAS shares these out among its threads where real ones of that size would have one thread."""
+    """BLAS uses several threads for these where it uses one for real products of that size."""
     code = f"""
 import numpy as np, gpuconv
 x, w = ((lambda r: r(shape) + 1j * r(shape))(np.random.default_rng(0).standard_normal).astype("{dtype}")
@@ -213,7 +214,7 @@ def test_outputs_and_residuals_may_lie_anywhere() -> None:
 
 
 def test_weights_that_are_not_finite_change_nothing_for_other_images() -> None:
-    """With one thread fewer or more, with an image of zeros beside, and alone."""
+    """Next to an image of zeros, and alone."""
     w = _random((8, 16, 3, 3), np.float32, 1)
     w[3, 2, 1, 1] = np.inf
     x = _random((4, 16, 6, 6), np.float32, 0)
@@ -288,7 +289,7 @@ def test_arrays_with_gaps_are_copied_some_images_at_a_time() -> None:
 
 @st.composite
 def layers(draw: Callable[..., Any]) -> Layer:
-    """Draw a layer that takes no long time."""
+    """Draw a layer that is fast to compute."""
     rank = draw(st.sampled_from([1, 2, 2, 3]))
     operator = draw(st.sampled_from(["conv", "conv", "conv_transpose", "conv_input_grad", "conv_transpose_input_grad"]))
     group, inner, made = (draw(st.sampled_from(some)) for some in ((1, 1, 2, 8), (1, 3, 8, 33), (1, 4, 20)))

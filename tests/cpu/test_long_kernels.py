@@ -94,7 +94,7 @@ def test_gradients_of_few_filters_gather_dy(
 
 
 def test_padding_does_not_meet_a_gradient_that_is_not_finite() -> None:
-    """Two windows of three ones, the first of which has its first tap in the padding."""
+    """The first of four windows of three ones has its first tap in the padding, the last one its last tap."""
     x, dy = np.ones((1, 1, 4), np.float32), np.array([[[np.inf, 1, 1, np.nan]]], np.float32)
     dw = gpuconv.conv_weight_grad(x, dy, (1, 1, 3), pads=[1, 1])[0, 0]
     assert np.isnan(dw[:2]).tolist() == [True, True]
@@ -125,7 +125,7 @@ def test_gradients_of_kernels_longer_than_images_add_products(
 
 @pytest.mark.parametrize(("channels", "threads", "parts"), [(64, 2, 2), (64, 3, 3), (12, 2, 3), (3, 2, 3)])
 def test_threads_get_as_many_sums_of_weight_gradients(channels: int, threads: int, parts: int) -> None:
-    """Of 3x3 taps; too few channels to share out are cut by rows of taps."""
+    """With 3x3 taps; too few channels for the threads are divided by rows of taps."""
     geometry = geometries.conv((4, channels, 56, 56), (64, channels, 3, 3), None, pads=[1] * 4)
     piece = weight_grad.plan(geometry, threads, 2**24)
     assert piece is not None
@@ -206,7 +206,7 @@ def test_transposed_convolutions_of_few_channels_are_gathered(
 
 
 def test_narrow_blocks_are_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In 16 KiB a block of 60 channels and 9 taps would have a column or two."""
+    """In 16 KiB, a block of 60 channels and 9 taps would have at most a few columns."""
     monkeypatch.setenv("GPUCONV_WORKSPACE_BYTES", "16384")
     x, w = _integers(8, (1, 60, 9, 8), (2, 60, 3, 3))
     with mock.patch.object(_taps, "conv", side_effect=AssertionError):

@@ -1,4 +1,4 @@
-"""The NumPy backend takes no more extra memory than its workspace, whatever the problem."""
+"""The NumPy backend uses no more extra memory than its workspace for any problem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.oracle.operands import filled, values
 
 pytestmark = pytest.mark.slow
 
-# The matrix of all windows of each of these is many times the limit.
+# For each of these, the matrix of all windows is many times the limit.
 LIMIT = 2**21
 HUNGRY: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "many channels": ((1, 128, 64, 64), (64, 128, 3, 3), {"pads": [1, 1, 1, 1]}),
@@ -27,7 +27,7 @@ HUNGRY: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 
 
 def _extra_bytes(call: Any) -> int:
-    """Peak of what NumPy and Python allocate during a call, beside its results."""
+    """Return the peak of what NumPy and Python allocate during a call, without its results."""
     tracemalloc.start()
     try:
         result = call()

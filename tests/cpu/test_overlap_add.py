@@ -1,6 +1,6 @@
-"""ConvTranspose by overlap-add on the CPU: values by products and additions in float64, pieces, and which way is taken.
+"""ConvTranspose by overlap-add on the CPU: values compared with products in float64, pieces, and when it is used.
 
-Small integers are exact in every order and dtype, so that all comparisons are of equal numbers.
+Small integers are exact in every order and dtype, so all comparisons are for equality.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def test_no_convolution_of_moderate_size_goes_by_taps_for_lack_of_workspace() ->
 
 
 def test_the_buffers_of_a_block() -> None:
-    """Counted by hand: 5 outputs per phase of stride 2 meet 5 + ceil(3 / 2) inputs through 4 taps."""
+    """Counted by hand: 5 outputs per phase of stride 2 use 5 + ceil(3 / 2) inputs through 4 taps."""
     sizes = Sizes((50,), (4,), (1,), (52,), (2,), 1, 3, 6, False)
     assert Piece(1, 1, 3, 6, (4,), (5,)).elements(sizes) == {
         "total": 3 * 5 * 2, "columns": 7 * 6, "parts": 7 * 3 * 4, "weights": 3 * 4 * 6,

@@ -1,6 +1,6 @@
-"""ConvTranspose by phases as rows on the CPU: axes by hand, values by the definition, and which problems take it.
+"""ConvTranspose by phases as rows on the CPU: axes by hand, values by the definition, and which problems use it.
 
-Small integers are exact in every order and dtype, so that all comparisons are of equal numbers.
+Small integers are exact in every order and dtype, so all comparisons are for equality.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ cpu_conv = import_module("gpuconv.cpu.conv")
 
 @contextmanager
 def taken(pays: bool = True) -> Iterator[list[bool]]:
-    """Take this way wherever it can be, or never; and note for every call whether it was."""
+    """Use phases as rows wherever possible, or never; and record for every call whether they were used."""
     found, run = [], _phase_rows.run
 
     def noted(*arguments: Any) -> bool:
@@ -96,7 +96,7 @@ def test_values_of_any_layout(layout: str) -> None:
 
 
 def test_what_is_not_finite_meets_no_padding_and_no_missing_tap() -> None:
-    """Of a kernel of three and a stride of two, a phase lacks a tap; outputs of the edge see padding."""
+    """With a kernel of three and a stride of two, one phase has a single tap; outputs at the edge see padding."""
     x, w = np.ones((2, 1, 5), np.float32), np.ones((1, 2, 3), np.float32)
     x[1, 0, 2] = np.inf
     with taken() as found:
@@ -114,7 +114,7 @@ def test_what_is_not_finite_meets_no_padding_and_no_missing_tap() -> None:
 @pytest.mark.parametrize("tap", [0, 2])
 @pytest.mark.parametrize("pads", [(2, 0), (0, 2), (2, 2)])
 def test_padding_at_one_end_meets_no_weight_that_is_not_finite(pads: Ints, tap: int) -> None:
-    """Five inputs reach seven outputs, each tap five of these; three of them meet all taps."""
+    """Five inputs contribute to seven outputs, each tap to five of them; three outputs use all taps."""
     x, w = np.ones((1, 2, 5), np.float32), np.ones((2, 2, 3), np.float32)
     w[0, 0, tap] = np.nan
     with taken() as found:

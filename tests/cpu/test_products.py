@@ -84,7 +84,7 @@ def test_what_blas_cannot_take_is_refused() -> None:
 
 
 def test_the_order_of_a_matrix_and_the_step_between_its_rows() -> None:
-    """In elements of 4 bytes; CBLAS has 111 for a matrix as it is, 112 for another one's transpose."""
+    """In elements of 4 bytes; CBLAS uses 111 for a matrix, 112 for a transposed one."""
     for shape, strides, expected in [
         ((3, 5), (20, 4), (111, 5)),
         ((3, 5), (28, 4), (111, 7)),
@@ -334,7 +334,7 @@ def _any_conv(random: Random) -> Any:
 
 
 def _windows(x: Any, g: Any, images: range, positions: list[tuple[int, ...]], groups: range) -> Any:
-    """What every tap meets, by definition: (groups, channels * taps, images * positions)."""
+    """Return each tap's inputs by definition: (groups, channels * taps, images * positions)."""
     channels, taps = g.w_shape[1], list(np.ndindex(*g.kernel_shape))
     found = np.zeros((len(groups), channels, len(taps), len(images), len(positions)), x.dtype)
     for t, tap in enumerate(taps):

@@ -1,4 +1,4 @@
-"""Up to 62 spatial axes, which are all that NumPy's arrays have room for: every operator, against the oracle."""
+"""Up to 62 spatial axes, the most that NumPy's arrays can have: every operator, compared with the oracle."""
 
 from __future__ import annotations
 

@@ -399,7 +399,7 @@ def test_a_pool_is_deserted_when_none_of_its_threads_is_left() -> None:
 
 
 def test_blas_keeps_its_threads() -> None:
-    """In a process of its own: here BLAS may have one thread only, with which none of these tests could fail."""
+    """In a separate process: here BLAS may have only one thread, with which none of these tests could fail."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
     environment |= {"OPENBLAS_NUM_THREADS": "2", "GPUCONV_NUM_THREADS": "2"}
     path = str(Path(__file__).with_name("blas_modes.py"))

@@ -143,7 +143,7 @@ def test_inputs_are_added_to_the_outputs_whose_windows_have_them() -> None:
 
 
 def _any_axis(random: Random) -> Axis:
-    """Windows of any kind, many of which reach beyond the input or miss it."""
+    """Return an axis of random windows, many of which are partly or entirely outside the input."""
     count, extent, stride, step = (random.randint(1, most) for most in (7, 9, 4, 4))
     first = random.randint(-12, 6)
     return Axis(1, count, extent, stride, range(first, first + random.randint(1, 9) * step, step))

@@ -23,7 +23,7 @@ Ints = tuple[int, ...]
     ("extents", "volume", "box"),
     [
         ((4, 5), 20, (4, 5)),
-        ((4, 5), 19, (2, 5)),  # three rows would fit, but two parts of two are as many as of three and one
+        ((4, 5), 19, (2, 5)),  # three rows would fit, but that makes two parts as well, of three and one
         ((4, 5), 10, (2, 5)),
         ((4, 5), 9, (1, 5)),
         ((4, 5), 4, (1, 3)),
@@ -54,7 +54,7 @@ def test_rows_are_shared_where_there_are_fewer_pieces_than_threads(
     [
         ((40, 8), (100, 8), 1, 4, (25, 8)),  # 2.5 boxes become four
         ((40, 8), (100, 8), 2, 4, (50, 8)),  # five become four
-        ((40, 8), (100, 8), 7, 4, (40, 8)),  # 17.5 are enough for four threads as they are
+        ((40, 8), (100, 8), 7, 4, (40, 8)),  # 17.5 are enough for four threads
         ((100, 8), (100, 8), 1, 4, (25, 8)),  # a whole array too
         ((1, 8), (100, 80), 1, 4, (1, 8)),  # already 1000
         ((1, 40), (3, 40), 1, 4, (1, 10)),  # three rows, cut along the next axis: twelve
@@ -135,7 +135,7 @@ def _gathered(x: Ints, w: Ints, box: Ints, rows: int, **attributes: Any) -> int:
 
 
 def test_a_gathered_block_holds_its_inputs_rows_windows_and_results() -> None:
-    """Counted by hand, a channel at a time: inputs, what every tap of the last axis sees of them, all windows."""
+    """Counted by hand, channel by channel: inputs, the inputs of every tap of the last axis, all windows."""
     assert _gathered((1, 2, 9), (7, 2, 3), (5,), 4) == 2 * (7 + 3 * 5 + 3 * 5) + 4 * 5
     assert _gathered((1, 2, 29), (7, 2, 3), (5,), 4, strides=[3]) == 2 * (15 + 3 * 5 + 3 * 5) + 4 * 5
     assert _gathered((1, 2, 29), (7, 2, 3), (5,), 4, dilations=[4]) == 2 * (13 + 3 * 5 + 3 * 5) + 4 * 5

@@ -18,7 +18,7 @@ NAMES = "group", "strides", "dilations", "pads", "output_padding"  # of attribut
 
 
 def integers(random: Random, shape: Ints, dtype: Any) -> Any:
-    """Return an array of -1, 0 and 1, most of them 0; complex ones have such parts."""
+    """Return an array of -1, 0 and 1, most of them 0; the same for the parts of complex numbers."""
     draw = np.random.default_rng(random.getrandbits(32))
     values = draw.integers(-1, 2, shape) * (draw.random(shape) < 0.3)
     if np.dtype(dtype).kind == "c":

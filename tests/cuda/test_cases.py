@@ -30,7 +30,7 @@ every = pytest.mark.parametrize(
 
 
 def rows_of(case: Case, every: bool) -> list[tuple[str, bool]]:
-    """Return dtypes, and for each whether indices have 64 bits."""
+    """Return (dtype, wide) pairs, where ``wide`` means 64-bit indices."""
     if not every:
         return [(ONE_DTYPE[case.name], False)]
     return [(dtype, wide) for dtype in case.dtypes for wide in (False, True)]
@@ -38,7 +38,7 @@ def rows_of(case: Case, every: bool) -> list[tuple[str, bool]]:
 
 @contextmanager
 def cuda(case: Case, dtype: str, wide: bool) -> Iterator[Any]:
-    """A device, on which all kernels have indices of the width that was asked for."""
+    """A device on which all kernels use indices of the requested width."""
     with indices(wide), any_cuda(limits_of=architecture(dtype, len(case.x_shape) - 2)) as emulated:
         yield emulated
     assert all(launch.variant.name.endswith("_wide") == wide for launch in emulated.launches)

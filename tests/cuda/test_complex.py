@@ -37,7 +37,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 
 def four_calls(call: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
-    """What a bilinear function of real arrays gives for complex ones, without any conjugate."""
+    """Return a bilinear function of complex arrays by four real calls, without conjugates."""
     return call(a.real, b.real) - call(a.imag, b.imag) + 1j * (call(a.real, b.imag) + call(a.imag, b.real))
 
 
@@ -48,7 +48,7 @@ def four_calls(call: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
 def test_complex_calls_are_four_real_ones(
     backend: Backend, operator: str, dtype: str, data: Any, seed: int, layout: str
 ) -> None:
-    """Of integers, so that nothing is rounded."""
+    """On integers, so that nothing is rounded."""
     problem: Problem = data.draw(problems(operator, data.draw(st.sampled_from([1, 2, 3, 4]))))
     at = problem.attributes
     shapes = (problem.x_shape, problem.w_shape, gradients.shape_of_result(problem))

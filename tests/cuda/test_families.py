@@ -1,4 +1,4 @@
-"""What kernels of all families have in common, in the emulator: addresses, padding, the order of blocks."""
+"""Properties of all kernel families, in the emulator: any addresses, padding, any order of blocks."""
 
 from __future__ import annotations
 
@@ -155,9 +155,9 @@ PADDED = [
 @pytest.mark.parametrize("spoilt", ["x", "w"])
 @pytest.mark.parametrize("call", [one.param() for one in PADDED])
 def test_padding_takes_no_part(call: Call, spoilt: str) -> None:
-    """A weight that is infinite or NaN adds nothing in the padding; on an input it gives what IEEE arithmetic gives.
+    """An infinite or NaN weight adds nothing in the padding; on a valid input it gives what IEEE arithmetic gives.
 
-    Neither does an infinite input spoil the outputs whose windows do not meet it.
+    An infinite input does not affect outputs whose windows do not contain it.
     """
     x, w = call.arrays()
     if spoilt == "w":
@@ -218,7 +218,7 @@ DIVIDED = [
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("call", "multiprocessors"), [one.param(count) for one, count in DIVIDED])
 def test_results_do_not_depend_on_the_order_of_blocks(call: Call, multiprocessors: int | None) -> None:
-    """Of tiles that several blocks add up, in one launch with tickets, or in two where packed weights are shared."""
+    """Tiles that several blocks sum, in one launch with tickets, or in two launches where packed weights are shared."""
     x, w = call.arrays("normal")
     found = set()
     for seed, (order, packed) in enumerate(product(("late", "random"), (False, True))):
@@ -238,7 +238,7 @@ def test_results_do_not_depend_on_the_order_of_blocks(call: Call, multiprocessor
 
 
 def every_form() -> Iterator[Any]:
-    """Yield kernels of direct sums, what makes a random problem for each, how x and y may lie, how many problems."""
+    """Yield direct kernels, a generator of problems for each, possible layouts of x and y, and a number of problems."""
     pixelwise = [partial(with_channels_last, shift=shift, more=more) for shift in (0, 0, 1) for more in (0, 0, 4, 3)]
     anyhow = [LAYOUTS[name] for name in ("contiguous", "channels last", "reversed", "strided")]
     for dtype in CONV_DTYPES:

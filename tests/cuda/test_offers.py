@@ -1,7 +1,7 @@
-"""What each family of kernels refuses, and the reason that plans give for it; which kernel a layer gets.
+"""What each kernel family refuses, and the reason that plans give; and which kernel a layer gets.
 
-A row has a problem, how the reason begins, and the families that refuse the problem for it. Where a number decides,
-`TAKEN` has the largest one that is taken.
+A row has a problem, the beginning of the reason, and the families that refuse the problem for it. If a number decides,
+`TAKEN` has the largest accepted one.
 """
 
 from __future__ import annotations

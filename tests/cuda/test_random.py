@@ -1,6 +1,6 @@
-"""Random problems through the CUDA backend in the emulator: many tiles, every layout, every architecture.
+"""Random problems on the CUDA backend in the emulator: many tiles, every layout, every architecture.
 
-Every run takes some 100 problems of each operator; GPUCONV_EXAMPLES=5000 takes thousands, and new ones each time.
+A default run takes about 100 problems per operator; GPUCONV_EXAMPLES=5000 takes thousands, new ones each time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Locks that an interrupt may have left taken."""
+"""Locks that an interrupt may have left acquired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that are built ahead are those that plans of up to four axes name, and are told apart by their names."""
+"""Prebuilt kernels are those that plans of up to four axes name, and their names are unique."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_kernels_are_told_apart_by_their_names() -> None:
 
 
 def test_a_multiprocessor_has_room_for_the_threads_of_its_blocks() -> None:
-    """Of compute 7.0 to 9.0, the most are 64 warps and 32 blocks."""
+    """From compute capability 7.0 to 9.0, the limits are 64 warps and 32 blocks."""
     for variant in all_variants():
         assert variant.threads % 32 == 0, variant.name
         assert 1 <= variant.blocks_per_sm <= 32, variant.name

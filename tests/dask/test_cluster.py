@@ -71,7 +71,7 @@ def test_the_environment_of_the_workers_is_ours_to_set(client: Any) -> None:
 
 
 def _block(mark: Path, block_info: Any = None) -> Any:
-    """A block of numbers that depend on where it is; the process that is the first to make the last of them dies."""
+    """Return a block of numbers that depend on its position; the first process to compute the last block dies."""
     (start, stop) = block_info[None]["array-location"][2]
     if start == 90:
         try:

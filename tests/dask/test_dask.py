@@ -113,7 +113,7 @@ _TWO_ROWS = np.array([[[[1, 2, 3], [4, 5, 6]]]], np.float64)
 @pytest.mark.parametrize(
     ("x", "attributes", "expected"),
     [
-        # Row 0 alone, since row 2 lies beyond the pads; the last column of windows lies in the pads.
+        # Only row 0, since row 2 is beyond the pads; the last column of windows is in the pads.
         (
             _TWO_ROWS,
             {"kernel_shape": [2, 1], "strides": [2, 1], "dilations": [2, 1], "pads": [0, 0, 0, 2], "ceil_mode": 1},
@@ -169,7 +169,7 @@ def test_blocks_run_through_the_kernels(operator: str) -> None:
     problem = Problem("conv", (2, 2, 7, 9), (4, 2, 3, 3), (4,), {"strides": [2, 1], "pads": [1, 0, 2, 1]})
     if operator == "max_pool":
         problem = Problem(operator, problem.x_shape, attributes={"kernel_shape": [3, 3], **problem.attributes})
-    if operator == "average_pool":  # of so many taps that averages are exact
+    if operator == "average_pool":  # with a number of taps for which averages are exact
         problem = Problem(operator, problem.x_shape, attributes={"kernel_shape": [2, 4], **problem.attributes})
     if operator == "conv_transpose":
         problem = Problem(operator, problem.x_shape, (2, 4, 3, 3), (4,), problem.attributes)

@@ -1,4 +1,4 @@
-"""What gpuconv.dask refuses: the type of the error and its whole message, before any block is made."""
+"""Calls that gpuconv.dask refuses: the type of the error and its whole message, before any block is computed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def never(*_: Any, **__: Any) -> Any:
 
 
 def lazy(*shape: int, chunks: Any = -1, dtype: Any = np.float32) -> Any:
-    """A dask array of which no block can be made."""
+    """Return a dask array whose blocks raise when computed."""
     sizes = da.core.normalize_chunks(chunks, shape, dtype=np.dtype(dtype))
     return da.map_blocks(never, chunks=sizes, dtype=dtype, meta=np.empty((0,) * len(shape), dtype))
 

@@ -1,7 +1,7 @@
-"""Runs CUDA kernels on a CPU, from their PTX, with every access to memory and every synchronisation checked.
+"""Run CUDA kernels on a CPU from their PTX, checking every memory access and every synchronisation.
 
 with emulated_cuda(architecture="sm_90a") as emulated:
-    y = gpuconv.conv(x, w)  # NumPy arrays, the CUDA backend
+    y = gpuconv.conv(x, w)  # NumPy arrays, computed by the CUDA backend
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which architectures kernels are compiled for, and the PTX of tests' own kernels that include gpuconv's."""
+"""The architectures for which tests compile kernels, and the PTX of tests' own kernels with gpuconv's headers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gpuconv.cuda.build import kernel_files, nvrtc
 from gpuconv.cuda.build.variant import Variant
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
-READ = "sm_90a"  # whose machine code tests read, and whose instructions they count
+READ = "sm_90a"  # the architecture whose machine code tests read
 KERNELS = Path(__file__).parent / "kernels"
-# Kernels whose machine code tests read, and some that take long to compile of those whose instructions they count.
-# Compiled for that architecture alone they are compiled once; the others take turns, and the table has all for all.
-# (One instruction is another for older architectures: tests/kernels/test_specimens.py.)
+# Kernels whose machine code tests read, and some that are slow to compile. They are compiled only for READ, once per
+# run; the others are spread over all architectures.
+# (One instruction differs on older architectures: tests/kernels/test_specimens.py.)
 _IS_READ = re.compile(
     r"conv_(transpose_(interleaved_)?)?[a-z]+\d+_3d_\d+x\d+x\d+(_uniform)?"
     r"|conv_float\d+_3d_(mma|tf32|3xtf32)_.+|conv_bfloat16_3d_mma_128x128x64_vector"
@@ -35,12 +35,13 @@ def own(variant: Variant) -> list[str]:
 
 
 def is_read(variant: Variant) -> bool:
-    """Tell whether tests read a kernel's machine code, so that it is always compiled for the same architecture."""
+    """Return whether tests read a kernel's machine code, so that it is always compiled for `READ`."""
     return variant.compiles_for(READ) and _IS_READ.fullmatch(variant.name) is not None
 
 
 def turn(variant: Variant) -> str:
-    """Return one of these, always the same: so a run compiles every kernel once and meets all architectures."""
+    """Return one architecture per kernel, always the same: a run compiles every kernel once and covers all
+    architectures."""
     if is_read(variant):
         return READ
     mine = own(variant)
@@ -51,7 +52,7 @@ def turn(variant: Variant) -> str:
 def compile_ptx(
     name: str, architecture: str = "sm_90a", defines: tuple[str, ...] = (), source: str | None = None
 ) -> str:
-    """Return the PTX of `name`.cu in the folder `kernels`, or of a source text under that name."""
+    """Return the PTX of ``name``.cu in the folder `kernels`, or of ``source`` under that name."""
     options = (
         "--std=c++17",
         "--generate-line-info",

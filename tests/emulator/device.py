@@ -1,4 +1,4 @@
-"""gpuconv's operators on NumPy arrays, run by CuPy on the emulated device, with every access and every launch seen."""
+"""Run gpuconv's operators on NumPy arrays by CuPy on the emulated device, recording every launch."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.emulator.compile import turn
 from tests.emulator.moving import moved_to_device
 from tests.harness import cuda_device
 
-_ADDRESS_IN_MAP = 0  # bytes before it, as the engine has maps
+_ADDRESS_IN_MAP = 0  # byte offset of the address in the engine's tensor maps
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
-    """One launch of a kernel of gpuconv's."""
+    """One launch of one of gpuconv's kernels."""
 
     variant: Variant
     launch: control.Launch
@@ -44,20 +44,20 @@ class LaunchRecord:
     counters = property(lambda self: self.launch.counters)
 
     def names(self) -> dict[int, str]:
-        """Return what the kernel's struct calls the arrays at addresses."""
+        """Return the struct's names of the arrays by their addresses."""
         found = pointers(self.variant.layout)
         return {int.from_bytes(self.parameters[at : at + 8], "little"): name for name, at in found}
 
 
 @dataclass
 class EmulatedCuda:
-    """What has happened while `emulated_cuda` lasts.
+    """Record of what happens inside `emulated_cuda`.
 
     Attributes
     ----------
-    architecture : what all kernels are compiled for; None where each is for one that it has.
-    limits : what planners know of the device.
-    prepared : of gpuconv.cuda: its calls that are ready to run.
+    architecture : what all kernels are compiled for; None: each for an architecture of its own.
+    limits : the device's limits as planners see them.
+    prepared : the cache of gpuconv.cuda's prepared calls.
     launches : LaunchRecord of each launch, in order.
     """
 
@@ -68,19 +68,19 @@ class EmulatedCuda:
     _variants: dict[str, Variant] = field(default_factory=dict)
 
     def limits_of(self, _: int) -> Limits:
-        """Stand for what asks the driver for them."""
+        """Replaces the query of the driver."""
         return self.limits
 
     def ptx(self, variant: Variant, _: str) -> bytes:
-        """Stand for what compiles kernels for a device."""
+        """Replaces the compilation to a cubin."""
         architecture = self.architecture or turn(variant)
         self._variants[variant.name] = variant
         return compiler.ptx(variant, architecture).encode()
 
     def see(self, launch: control.Launch) -> None:
-        """Take down a launch of gpuconv's, and let findings call its arrays as the kernel's struct does."""
+        """Record a launch of gpuconv's, and name its arrays in findings as the kernel's struct does."""
         variant = self._variants.get(launch.name)
-        if variant is None:  # of CuPy's own
+        if variant is None:  # a kernel of CuPy
             return
         record = LaunchRecord(variant, launch)
         for address, name in record.names().items():
@@ -89,7 +89,7 @@ class EmulatedCuda:
         self.launches.append(record)
 
     def counters(self) -> dict[str, Counters]:
-        """Return the sums of each kernel's counters; needs the option `counters`."""
+        """Return each kernel's counters, summed over launches; needs the option ``counters``."""
         sums: dict[str, Counters] = {}
         for record in self.launches:
             if record.counters is not None:
@@ -98,14 +98,14 @@ class EmulatedCuda:
         return sums
 
     def seconds(self, run: Callable[[], Any]) -> float:
-        """Return a time that depends on nothing but the launches: a nanosecond per thread."""
+        """Return a time that depends only on the launches: one nanosecond per thread."""
         before = len(self.launches)
         run()
         return sum(record.threads * prod(record.grid) for record in self.launches[before:]) / 1e9
 
     @contextmanager
     def findings_raised(self) -> Iterator[None]:
-        """Raise EmulatorError with what was found in a kernel, in place of the error that says that it failed."""
+        """Raise EmulatorError with the findings in a kernel, instead of the error that it failed."""
         control.findings()
         try:
             yield
@@ -117,7 +117,7 @@ class EmulatedCuda:
 
 
 def pointers(layout: np.dtype[Any], start: int = 0) -> Iterator[tuple[str, int]]:
-    """Name the pointers of a struct, at any depth, those in maps too, and their offsets."""
+    """Yield the names and byte offsets of a struct's pointers, at any depth, including those in tensor maps."""
     for name in layout.names or ():
         kind, offset = layout.fields[name][:2]
         if kind == np.uint64:
@@ -129,7 +129,7 @@ def pointers(layout: np.dtype[Any], start: int = 0) -> Iterator[tuple[str, int]]
 
 
 def visible() -> Any:
-    """Show the device also to tests from which it is hidden, as from most."""
+    """Show the device to a test from which it is hidden, as from most."""
     runtime = importlib.import_module("cupy").cuda.runtime
     return mock.patch.object(runtime, "getDeviceCount", return_value=in_use[0].devices)
 
@@ -147,34 +147,34 @@ def emulated_cuda(
     threads: int = 1,
     **options: Any,
 ) -> Iterator[EmulatedCuda]:
-    """Let gpuconv's operators run NumPy arrays on the emulated device; each launch runs at once.
+    """Run gpuconv's operators on NumPy arrays on the emulated device; each launch runs at once.
 
     Parameters
     ----------
     architecture : str, optional
-        What all kernels are compiled for. By default each is compiled for one of those that have it, the same in all
-        tests, which so share what is compiled.
+        Architecture that all kernels are compiled for. By default each kernel has its own, the same in all tests, which
+        so share compiled kernels.
     multiprocessors : int, optional
-        That planners know of; otherwise those of the architecture's well-known device.
+        Number that planners see; by default that of the architecture's representative device.
     limits_of : str
-        The architecture whose well-known device planners know of, where `architecture` does not say it.
+        Architecture whose representative device planners see, if ``architecture`` is not given.
     counters : bool
         Count instructions, bank conflicts and sectors.
     async_order, late_async
-        "late", "at once" or "random": when asynchronous copies of kernels land; at once where late_async is False.
+        "late", "at once" or "random": when a kernel's asynchronous copies land; "at once" if late_async is False.
     schedule : str
-        "turns", "first", "last", "backwards" or "changing": which warps go on, as `Options` of the engine says.
+        "turns", "first", "last", "backwards" or "changing": which warps run next, see the engine's `Options`.
     threads : int
-        Of the host, which run the blocks of a grid.
+        Host threads that run the blocks of a grid.
     **options
-        Fields of `Settings` of the emulated driver: seed, host_threads, check_shared, check_global, max_steps.
+        Fields of the emulated driver's `Settings`: seed, host_threads, check_shared, check_global, max_steps.
 
     Raises
     ------
     EmulatorError
-        A kernel did what it must not do, or elements of a result were never written.
+        A kernel violated a check, or elements of a result were never written.
     Unsuitable
-        The emulated driver cannot be had here, or a real one is in use.
+        The emulated driver is not available, or a real one is in use.
     """
     limits = representative(architecture or limits_of).limits
     emulated = EmulatedCuda(architecture, replace(limits, multiprocessors=multiprocessors or limits.multiprocessors))

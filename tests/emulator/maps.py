@@ -1,4 +1,4 @@
-"""The words that the engine takes for a description of gpuconv's of a tensor map."""
+"""Encode gpuconv's description of a tensor map for the emulator's engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpuconv.rules import dtypes
 
 
 def encoded(described: TensorMap, address: int) -> bytes:
-    """Return a map of the array at an address; ValueError where the driver would refuse it."""
+    """Return the map of the array at an address; raises ValueError where the driver would refuse it."""
     corners = (described.lower, described.upper, described.channels, described.pixels)
     return encode_map(
         address,

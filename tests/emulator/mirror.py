@@ -1,4 +1,4 @@
-"""Arrays of the host on the device as they are: with their strides, their distances, and nothing between elements."""
+"""Copy host arrays to the device with their exact layout: strides, relative positions, and no data between elements."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from emulated_cuda import control
 from emulated_cuda.emulator.memory import NOTHING, READ_ONLY, UNWRITTEN, bounds, elements, owner_of
 from emulated_cuda.modules import in_use
 
-_ALIGNMENT = 16  # of what malloc gives: an array of the host that has less is misaligned for kernels, too
+_ALIGNMENT = 16  # alignment of malloc; an array that is less aligned on the host is so on the device, too
 _TO_DEVICE, _TO_HOST = 1, 2  # cudaMemcpyKind
 
 
 class Mirror:
-    """The memory on the device of all arrays of a call: views of one array are views of one there.
+    """Device memory of all arrays of a call; views of one host array become views of one device array.
 
     Parameters
     ----------
-    given : arrays; kernels may write those of ``outs`` and no others.
+    given : input arrays, which kernels must not write.
+    outs : arrays that kernels may write.
     """
 
     def __init__(self, given: Iterable[npt.NDArray[Any]], outs: Iterable[npt.NDArray[Any]] = ()) -> None:
@@ -54,18 +55,18 @@ class Mirror:
             control.mark(memory.ptr, states)
 
     def of(self, array: npt.NDArray[Any]) -> Any:
-        """Return an array's counterpart on the device, or the array if it has none."""
+        """Return an array's counterpart on the device, or the array itself if it has none."""
         return self._arrays.get(id(array), array)
 
     def bring_back(self) -> None:
-        """Copy what was written into the arrays of ``outs``."""
+        """Copy the results back into the arrays of ``outs``."""
         for out in self._outs:
             if out.flags.writeable:
                 out[...] = on_host(self.of(out))
 
 
 def unwritten(array: Any) -> int:
-    """Return how many elements of an array of the device have bytes that nobody wrote."""
+    """Return the number of elements of a device array with bytes that were never written."""
     low, high, first = _span(array)
     states = control.marks(low, high - low) if array.size and in_use and in_use[0].check_global else None
     if states is None:
@@ -74,7 +75,7 @@ def unwritten(array: Any) -> int:
 
 
 def on_host(array: Any) -> npt.NDArray[Any]:
-    """Return a copy of an array of the device, with its strides."""
+    """Return a copy of a device array, with its strides."""
     cupy = importlib.import_module("cupy")
     low, high, first = _span(array)
     data = np.zeros(max(high - low, 1), np.uint8)
@@ -84,7 +85,7 @@ def on_host(array: Any) -> npt.NDArray[Any]:
 
 
 def _span(array: Any) -> tuple[int, int, int]:
-    """Return the lowest byte of an array's elements, the end of the highest, and the first one's."""
+    """Return the lowest address of an array's elements, the end of the highest, and the address of the first."""
     first: int = array.data.ptr
     steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
     low = first + sum(step for step in steps if step < 0)

@@ -1,4 +1,4 @@
-"""gpuconv's public functions on NumPy arrays, run on CuPy's device: operands are moved there, results back."""
+"""Run gpuconv's public functions on CuPy's device with NumPy arrays: operands are moved there, results back."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.emulator.mirror import Mirror, on_host, unwritten
 
 _ATTRIBUTES = {name for operator in OPERATORS.values() for name in operator.attributes}
 _MOVED = (*OPERATORS, "explain", "pack", "tune")
-_WITHIN = ContextVar("within", default=False)  # a function that was moved, which may use the CPU for its own ends
+_WITHIN = ContextVar("within", default=False)  # inside a moved function, which may use the CPU backend internally
 
 
 class Seen(Protocol):
-    """What is known of what runs: nothing on a real device."""
+    """The record of launches; empty on a real device."""
 
     launches: list[Any]
 
@@ -34,7 +34,7 @@ class Seen(Protocol):
 
 @contextmanager
 def moved_to_device(seen: Seen) -> Iterator[None]:
-    """Let the functions take NumPy arrays for those of the device, where they are looked up in gpuconv."""
+    """Make the functions of gpuconv accept NumPy arrays and run on the device."""
     with ExitStack() as stack:
         for name in _MOVED:
             stack.enter_context(mock.patch.object(gpuconv, name, _moving(getattr(gpuconv, name), seen)))
@@ -44,9 +44,9 @@ def moved_to_device(seen: Seen) -> Iterator[None]:
 
 
 def _moving(function: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
-    """Return a function that runs on the device where it is given NumPy arrays, and returns such.
+    """Return a function that moves NumPy arrays to the device, runs there, and returns NumPy arrays.
 
-    EmulatorError where a kernel does what it must not do, or leaves out elements of a result.
+    Raises EmulatorError if a kernel violates a check, or leaves elements of a result unwritten.
     """
     signature = inspect.signature(function)
 
@@ -54,7 +54,7 @@ def _moving(function: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
     def call(*arguments: Any, **keywords: Any) -> Any:
         try:
             bound = signature.bind_partial(*arguments, **keywords).arguments
-        except TypeError:  # which the function says better
+        except TypeError:  # the function itself raises the better error
             bound = {**keywords, "": arguments}
         operands = [value for name, value in bound.items() if name not in _ATTRIBUTES | {"out", "attributes"}]
         given, outs = _found_in(operands), _found_in(keywords.get("out"))
@@ -85,7 +85,7 @@ def _returned(result: Any, mirror: Mirror, outs: list[Any], launches: list[Any])
 
 
 def check_written(array: Any, launches: Sequence[Any]) -> None:
-    """Raise EmulatorError where launches have left out an element of an array of the device."""
+    """Raise EmulatorError if launches have left an element of a device array unwritten."""
     missing = unwritten(array) if launches else 0
     if missing:
         kernels = ", ".join(record.variant.name for record in launches)
@@ -97,7 +97,7 @@ def check_written(array: Any, launches: Sequence[Any]) -> None:
 
 
 def _found_in(value: Any) -> list[Any]:
-    """Return the NumPy arrays in a value, in the order in which it has them."""
+    """Return the NumPy arrays in a value, in order."""
     if isinstance(value, np.ndarray):
         return [value]
     if isinstance(value, list | tuple):
@@ -116,7 +116,7 @@ def _moved(value: Any, mirror: Mirror) -> Any:
 
 
 def _refusing_host(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what finds an operator's library, but for NumPy's: a call that was not moved would test the CPU."""
+    """Wrap a resolver to reject NumPy's library: a call that was not moved would test the CPU backend."""
 
     @wraps(function)
     def resolve(operator: str, *arrays: Any) -> Any:

@@ -1,11 +1,11 @@
-"""How many launches of how many kernels this test session emulated."""
+"""Count the emulated launches and kernels of this test session."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 
-launches: Counter[str] = Counter()  # of every kernel of every architecture
+launches: Counter[str] = Counter()  # by "KERNEL ARCHITECTURE"
 
 
 def add(kernel: str, architecture: str) -> None:
@@ -17,7 +17,7 @@ def add_all(others: Iterable[tuple[str, int]]) -> None:
 
 
 def summary() -> str | None:
-    """Return the line for pytest's summary, or None where nothing was emulated."""
+    """Return the line for pytest's summary, or None if nothing was emulated."""
     if not launches:
         return None
     return f"emulator: {sum(launches.values())} launches of {len(launches)} kernels"

@@ -1,4 +1,4 @@
-"""NumPy arrays on the emulated device: whole operators run there, and what kernels do to the arrays is seen."""
+"""NumPy arrays on the emulated device: whole operators run there, and violations by kernels are detected."""
 
 from __future__ import annotations
 

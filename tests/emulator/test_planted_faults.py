@@ -1,7 +1,7 @@
-"""Faults planted into the kernels and their plans, one for each kind of report: the emulator names kind and line.
+"""Faults planted into kernels and plans, one per kind of report: the emulator reports the kind and the line.
 
-`tests.emulator.test_faults` and `test_hopper` make every report by kernels of a few lines; mutants of the kernels
-(`tools.mutation.kernels`) judge the problems that are used here.
+`tests.emulator.test_faults` and `test_hopper` provoke every report by kernels of a few lines. Mutants of the kernels
+(`tools.mutation.kernels`) are judged by the problems used here.
 """
 
 from __future__ import annotations
@@ -62,27 +62,27 @@ WGMMA = wgmma.WIDE
 
 
 def every_other_channel(architecture: str | None = None, seed: int = 0) -> None:
-    """Copy x whose planes have memory between them that is none of its own."""
+    """Run the pass over an x whose planes have unused memory between them."""
     next(one for one in passes.PASSES if one.layout == "every other channel")(architecture)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault.
+    """One planted fault.
 
     Attributes
     ----------
     name, path : str
     old, new : str
-        What stands in the file, and the fault.
+        Text in the file, and its faulty replacement.
     call : callable
-        Meets it; right without it, as the tests of these problems say.
+        Call that triggers the fault; it passes without it.
     message : str
-        What must be said, a regular expression.
+        Regular expression that the report must match.
     at : str
-        What stands in the line that must be named, where one must.
+        Text of the line that the report must name, if any.
     seeds : sequence of int
-        Of the order in which warps run; one of them is enough.
+        Seeds of the order of warps; one of them must trigger the fault.
     """
 
     name: str
@@ -221,7 +221,7 @@ def test_a_fault_is_reported_with_its_line(fault: Fault) -> None:
 
 
 def lines_of(part: str) -> list[str]:
-    """Where a part of a line stands in the kernels, as reports write it."""
+    """Return the positions of lines with this part in the kernels, as reports write them."""
     root = kernel_files.folder()
     return [
         rf"{re.escape(path.relative_to(root).as_posix())}:{number}"

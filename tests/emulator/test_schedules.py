@@ -1,4 +1,4 @@
-"""Orders of warps and of copies: every one of a small ring, and those that favour one warp or starve it."""
+"""Orders of warps and copies: all orders of a small ring, and schedules that favour or starve one warp."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.emulator
 
 
 def explore(stages: int, *defines: str, items: int | None = None, **options: Any) -> Explored:
-    """Run a ring for two readers in all orders; its sums must be right."""
+    """Run a ring with two readers in all orders; its sums must be right."""
     items = items or 2 * stages + 1
     rows = np.random.default_rng(0).integers(-9, 10, (items, 32)).astype(np.float32)
     x, y = Array(rows.reshape(1, 1, items, 32), "x", writable=False), empty(64, np.float32, "y")
@@ -50,7 +50,7 @@ def test_orders_are_those_of_two_warps_that_pass_nothing_on() -> None:
     """
     program = module(compile_ptx("counts", "sm_80", (), source))["counts"]
     found = program.explore(64, [empty(64, np.int32, "y")])
-    # Each warp has come to one of five places: before each of its three events, before the end, and at it.
+    # Each warp is at one of five points: before each of its three events, before the end, and at it.
     assert (found.states, found.steps, found.ends, found.complete) == (24, 40, 2, 1)
 
 

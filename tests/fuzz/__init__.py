@@ -1,4 +1,4 @@
-"""Fuzzers: numbered random cases, valid and hostile ones, run in a process that they may crash.
+"""Fuzzers: numbered random cases, valid and hostile ones, run in a worker process that they may crash.
 
-``python -m tests.fuzz`` runs them; docs/testing.md says what each of them checks.
+``python -m tests.fuzz`` runs them; docs/testing.md describes what each of them checks.
 """

@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz api|onnx|operators|interrupts``: run a fuzzer, print what it found."""
+"""Run a fuzzer and print its findings: ``python -m tests.fuzz api|onnx|operators|interrupts``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Calls of the public functions on NumPy arrays, and what must hold for each of them.
+"""Fuzz the public functions on NumPy arrays.
 
-Half of the calls are valid: their numbers are small integers, so that every sum is exact and its value known from the
-definition. The others are made of valid ones by replacing some arguments. Those may be accepted only where they can be
-read as valid ones, and then the value is known too.
+Half of the calls are valid: their arrays hold small integers, so that sums are exact and the definition gives the
+result. The others are valid calls with some arguments replaced. They may be accepted only if they can be read as valid
+calls, and then their results are checked, too.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _SUMS = (*_REAL, np.dtype("complex64"), np.dtype("complex128"))
 _POOLED = (*_REAL, np.dtype("int8"), np.dtype("uint8"))
 _POOL = np.random.default_rng(0).integers(-4, 5, 2**15)
 _WRITEABLE = tuple(name for name in LAYOUTS if name not in ("read-only", "broadcast"))
-_MOST_WORK = 2e6  # multiplications of a call that is made
-_MOST_BYTES = 2**30  # that a result may take without being too large for the worker
-_SEVERAL = 2**18  # elements above which nothing is compared
+_MOST_WORK = 2e6  # calls with more multiplications are not made
+_MOST_BYTES = 2**30  # largest result in bytes that the worker can hold
+_SEVERAL = 2**18  # larger arrays are not compared
 
 _ARRAYS = ("x", "w", "b", "dy", "y", "indices", "residual", "out")
-_PER_AXIS = ("dilations", "kernel_shape", "pads", "strides", "output_padding")  # one integer may stand for the list
+_PER_AXIS = ("dilations", "kernel_shape", "pads", "strides", "output_padding")  # accept one integer for all axes
 _INTS = (*_PER_AXIS, "output_shape", "x_shape", "w_shape")
 _NUMBERS = ("group", "ceil_mode", "count_include_pad", "storage_order")
 _FLAGS = ("return_indices", "check_indices", "bias")
@@ -53,10 +53,10 @@ _FLAGS = ("return_indices", "check_indices", "bias")
 
 @dataclass(frozen=True)
 class Call:
-    """One call, all of its arguments by name.
+    """One call, with all arguments by name.
 
-    ``workspace`` is the value of GPUCONV_WORKSPACE_BYTES, ``rank`` the number of spatial axes of the call that it was
-    made of, ``known`` says whether the values in its arrays are such that the result can be told.
+    ``workspace`` is the value of GPUCONV_WORKSPACE_BYTES, ``rank`` the number of spatial axes of the original call.
+    ``known`` is False if values in its arrays make the result unpredictable.
     """
 
     function: str
@@ -72,7 +72,7 @@ class Call:
 
 
 def _filled(random: Random, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return small integers in an array of any memory layout."""
+    """Return an array of small integers in a random memory layout."""
     size, start = math.prod(shape), random.randrange(2**14)
     flat = _POOL[start : start + size] if size <= 2**14 else np.resize(_POOL, size)
     flat = np.abs(flat) if dtype.kind == "u" else flat
@@ -231,7 +231,7 @@ def _about_arrays(random: Random, name: str) -> Call:
 
 
 def _about_shapes(random: Random, name: str) -> Call:
-    """explain, of any operator."""
+    """Return a call of `explain` for a random operator."""
     of = random.choice(tuple(OPERATORS))
     forward = next(each for each in ("average_pool", "conv_transpose", "max_", "conv") if each in of)
     problem = GENERATORS["max_pool" if forward == "max_" else forward](random)
@@ -272,7 +272,7 @@ _PARAMETERS = {
 
 
 def _with_integers(random: Random, call: Call) -> Call:
-    """Write one integer for a list of equal ones, now and then."""
+    """Sometimes replace a list of equal integers by one integer."""
     alike = [name for name in _PER_AXIS if len(set(call.arguments.get(name) or ())) == 1]
     chosen = {name: call.arguments[name][0] for name in alike if random.random() < 0.3}
     return replace(call, arguments={**call.arguments, **chosen})
@@ -282,7 +282,7 @@ def _with_integers(random: Random, call: Call) -> Call:
 
 
 def _with_replaced(random: Random, call: Call) -> Call:
-    """Replace some arguments, or add some."""
+    """Replace or add some arguments."""
     arguments, known = dict(call.arguments), call.known
     names = [*_PARAMETERS[call.function], *(call.arguments if call.function in ("explain", "tune") else ())]
     chosen = random.sample(names, min(len(names), random.choice((1, 1, 1, 2, 3))))
@@ -314,7 +314,7 @@ def _another(random: Random, call: Call, name: str) -> Any:
 
 
 def _another_result(random: Random, call: Call, valid: Any) -> Any:
-    """Return an ``out`` or a residual: of another kind, or one that shares memory with an input."""
+    """Return an ``out`` or residual of another kind, or one that shares memory with an input."""
     arrays = [value for value in call.arguments.values() if isinstance(value, np.ndarray)]
     array = valid if isinstance(valid, np.ndarray) else random.choice(arrays or [np.ones((1, 1, 3), np.float32)])
     turn = random.random()
@@ -326,7 +326,7 @@ def _another_result(random: Random, call: Call, valid: Any) -> Any:
 
 
 def _with_large_axis(random: Random, call: Call) -> Call:
-    """Make an axis of x very long, in the memory of one element, with steps and gaps to match."""
+    """Give x a huge axis with stride 0, and strides and dilations to match."""
     x = call.arguments["x"]
     axis = random.randrange(call.rank)
     shape = list(x.shape)
@@ -341,11 +341,11 @@ def _with_large_axis(random: Random, call: Call) -> Call:
     return replace(call, arguments=arguments, known=False)
 
 
-# ---------------------------------------------------------------- what a call should give
+# ---------------------------------------------------------------- expected results
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return an argument as the oracle takes it; raise TypeError for what it cannot be."""
+    """Convert an argument for the oracle; raises TypeError if that is impossible."""
     if name in _PER_AXIS:
         with contextlib.suppress(TypeError):
             return operator.index(value)
@@ -359,11 +359,11 @@ def _plain(name: str, value: Any) -> Any:
 
 
 class _Unknown(Exception):
-    """The value of a call cannot be told in a short time."""
+    """The result of a call cannot be determined in a short time."""
 
 
 def _expected(call: Call, given: dict[str, Any]) -> list[Any]:
-    """Return what a call on these arguments gives, by definition."""
+    """Return the results of a call on these arguments, by definition."""
     try:
         attributes = {name: _plain(name, given[name]) for name in (*_INTS, *_NUMBERS, "auto_pad") if name in given}
     except TypeError as error:
@@ -385,7 +385,7 @@ def _expected(call: Call, given: dict[str, Any]) -> list[Any]:
 
 
 def _largest(attributes: dict[str, Any]) -> int:
-    """Return the largest number among the attributes, but for shapes, which the arrays bound."""
+    """Return the largest magnitude among the attributes; shapes are bounded by the arrays."""
     numbers = [0]
     for value in attributes.values():
         numbers += value if isinstance(value, list) else [value] if isinstance(value, int) else []
@@ -393,7 +393,7 @@ def _largest(attributes: dict[str, Any]) -> int:
 
 
 def _first(name: str, layout: str, value: Any) -> Any:
-    """Return an array as NumPy's, with its channels second."""
+    """Return an array as a NumPy array with channels second."""
     if value is None:
         return None
     array = np.asarray(value.array if isinstance(value, hostile.Shares) else value)
@@ -401,7 +401,7 @@ def _first(name: str, layout: str, value: Any) -> Any:
 
 
 def _by_parts(function: Callable[..., Any], first: Any, second: Any) -> Any:
-    """Return a bilinear function's exact value, of complex arrays by their parts."""
+    """Return the exact value of a bilinear function; complex arrays are split into real and imaginary parts."""
     if first.dtype.kind != "c":
         return function(first, second).value
     real = function(first.real, second.real).value - function(first.imag, second.imag).value
@@ -476,14 +476,14 @@ def _of_average(name: str, arrays: dict[str, Any], attributes: dict[str, Any], g
         x_shape = (x_shape[0], x_shape[-1], *x_shape[1:-1])
     if name.startswith("global"):
         attributes = {"kernel_shape": [max(n, 1) for n in x_shape[2:]]}
-        if 0 in x_shape:  # which has an output all the same
+        if 0 in x_shape:  # there may still be outputs
             raise _Unknown
     parts = (array.real, array.imag) if array.dtype.kind == "c" else (array,)
     if not name.endswith("_grad"):
         values = [oracle.average_pool(part, **attributes).value for part in parts]
     else:
         counts = oracle.counted_taps(x_shape[2:], **attributes)
-        if math.prod(x_shape) > 2**10 or (counts & (counts - 1)).any():  # shares that are not exact
+        if math.prod(x_shape) > 2**10 or (counts & (counts - 1)).any():  # divisors that are not powers of two
             raise _Unknown
         values = [average_pool_grad(part, x_shape, **attributes).value for part in parts]
     return [_rounded(values[0] + 1j * values[1] if len(parts) == 2 else values[0], array.dtype)]
@@ -511,11 +511,11 @@ _DEFINITIONS: dict[str, Callable[..., list[Any]]] = {
 }
 
 
-# ---------------------------------------------------------------- how long a call takes
+# ---------------------------------------------------------------- the work of a call
 
 
 def _too_long(call: Call, given: dict[str, Any]) -> bool:
-    """Tell whether a call computes for long; what is refused does not, nor what does not fit into memory."""
+    """Return whether a call would compute for long; calls that fail, even for lack of memory, do not."""
     if call.function not in OPERATORS:
         return False
     entry = OPERATORS[call.function]
@@ -524,7 +524,7 @@ def _too_long(call: Call, given: dict[str, Any]) -> bool:
         attributes = {name: _plain(name, given[name]) for name in entry.attributes if name in given}
         geometry = entry.geometry(*shapes, layout=given.get("layout", "NCHW"), **attributes)
         made = math.prod(entry.result(geometry))
-    except Exception:  # what is wrong with it the call itself has to say
+    except Exception:  # the call itself must report what is wrong
         return False
     taps = math.prod(getattr(geometry, "kernel_shape", ()))
     channels = geometry.w_shape[1] if hasattr(geometry, "w_shape") else 1
@@ -534,7 +534,7 @@ def _too_long(call: Call, given: dict[str, Any]) -> bool:
         work = max(read, made) * max(1, per_element)
     else:
         work = made * max(1, per_element)
-    fails = LIMITS_MEMORY and made > 2 * _MOST_BYTES  # to be allocated, whatever the dtype
+    fails = LIMITS_MEMORY and made > 2 * _MOST_BYTES  # the result cannot be allocated in any dtype
     return work > _MOST_WORK and not fails
 
 
@@ -542,7 +542,7 @@ def _too_long(call: Call, given: dict[str, Any]) -> bool:
 
 
 def _state(value: Any) -> Any:
-    """Return what must not change in an argument."""
+    """Return the parts of an argument that a call must not change."""
     if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
         content = value.tobytes() if value.size <= _SEVERAL and not value.dtype.hasobject else b""
         return value.shape, value.strides, value.flags.writeable, content
@@ -557,7 +557,7 @@ def _results(value: Any) -> list[Any]:
     return list(value) if isinstance(value, tuple) else [value]
 
 
-class FUZZER(Fuzzer):  # the name that __main__ looks for
+class FUZZER(Fuzzer):  # __main__ imports this name
     """Calls the public functions."""
 
     def case(self, random: Random) -> Call:
@@ -597,7 +597,7 @@ class FUZZER(Fuzzer):  # the name that __main__ looks for
                 and isinstance(given.get("out"), np.ndarray)
                 and np.may_share_memory(given["out"], given["w"])
             ):
-                return "result into weights"  # of which the call had a snapshot
+                return "result into weights"  # the call used a snapshot of the packed weights
             outcome, changes = "result", {"out"}
             self._check_result(case, given, result)
         for name, value in given.items():
@@ -662,7 +662,7 @@ def _call(call: Call, given: dict[str, Any]) -> Any:
 
 
 def _is_large(given: dict[str, Any]) -> bool:
-    """Tell whether a call may take more memory than there is."""
+    """Return whether a call may need more memory than there is."""
     for name, value in given.items():
         if isinstance(value, np.ndarray) and max(value.shape, default=0) > 2**16:
             return True

@@ -1,8 +1,8 @@
-"""``python -m tests.fuzz.coverage_guided``: bytes for the ONNX loader, chosen by the lines of gpuconv that they reach.
+"""Coverage-guided fuzzing of the ONNX loader by Atheris: ``python -m tests.fuzz.coverage_guided``.
 
-It needs Atheris, which is no dependency of the tests: ``pip install atheris``. Arguments are libFuzzer's: folders of
-models, of which the first takes what is new, and options such as ``-max_total_time=600``. Without a folder there is a
-new one, with a few hundred valid models. What fails is written to ``crash-…`` in the current folder.
+Atheris is not a dependency of the tests: ``pip install atheris``. Arguments are libFuzzer's: corpus folders, the first
+of which receives new inputs, and options such as ``-max_total_time=600``. Without a folder, a temporary one is filled
+with a few hundred valid models. An input that fails is written to ``crash-…`` in the current folder.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _FUZZER = loading.FUZZER()
 
 
 def test_one_input(data: bytes) -> None:
-    """Load a model, run it where that goes, and check what holds for every model."""
+    """Load a model, run it if that succeeds, and check what must hold for every model."""
     _FUZZER.check(loading.Case("bytes", None, data, {}, "bytes", fold=True))
 
 
 def mutate(data: bytes, most: int, seed: int) -> bytes:
-    """Change fields of what is a model, and bytes of it or of anything else."""
+    """Mutate fields of data that is a model, or bytes of anything."""
     random = Random(seed)
     if random.random() < 0.6:
         try:
@@ -45,7 +45,7 @@ def mutate(data: bytes, most: int, seed: int) -> bytes:
 
 
 def _folder() -> str:
-    """Return a folder of valid models."""
+    """Return a new folder of valid models."""
     folder = tempfile.mkdtemp(prefix="models-")
     for number in range(_SEEDS):
         model = models.sample(frame.random_of(0, number)).model
@@ -58,7 +58,7 @@ def main() -> None:
     """Run until a model fails, or as long as the options say."""
     options = [each for each in sys.argv[1:] if each.startswith("-")]
     folders = [str(Path(each).resolve()) for each in sys.argv[1:] if not each.startswith("-")] or [_folder()]
-    # The loader's own time limit takes the timer; a case may go to another folder, so that all names are whole.
+    # libFuzzer's timeout is off: the loader's time limit uses the timer. Paths are absolute: cases may change folder.
     usual = ["-timeout=0", "-rss_limit_mb=4096", "-max_len=20000", f"-artifact_prefix={Path.cwd()}/"]
     frame.limit_memory(frame.MEMORY)
     atheris.Setup([sys.argv[0], *usual, *options, *folders], test_one_input, custom_mutator=mutate)

@@ -1,8 +1,8 @@
-"""What the fuzzers share: numbered cases, the process that runs them, and findings, told apart and made smaller.
+"""The framework of the fuzzers: numbered cases, worker processes, and findings, deduplicated and shrunk.
 
-A case is made from the fuzzer's seed and its number alone. The worker is a process of its own, since a case may crash
-it, hang it or take too much memory; it writes one line for every case that it has ended, so that the one that it died
-in is known.
+A case is derived only from the fuzzer's seed and its number. It runs in a worker process, since it may crash, hang or
+exhaust memory. The worker writes a line for every case that it has finished, so that the case in which it died is
+known.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from gpuconv.cli.terminal import Progress
 
 ROOT = Path(__file__).parents[2]
 LONGEST = 500  # characters of an error's message
-MEMORY = 2 * 2**30  # bytes that a worker may take beside what it has when it starts
+MEMORY = 2 * 2**30  # bytes that a worker may allocate beyond its size at the start
 _STATISTICS = Path("/proc/self/statm")
 LIMITS_MEMORY = _STATISTICS.exists()
-_SHRINKING = 2.0  # seconds to look for a smaller case
+_SHRINKING = 2.0  # seconds to search for a smaller case
 _END, _LASTS = "end", "lasts"
 
 
 class Wrong(Exception):
-    """Something does not hold; ``rule`` tells it apart from other findings, the error from which it is raised too."""
+    """Something does not hold. ``rule`` and the error in ``__cause__`` identify the finding."""
 
     def __init__(self, rule: str, detail: str = "") -> None:
         super().__init__(f"{rule}: {detail}" if detail else rule)
@@ -46,42 +46,42 @@ class Wrong(Exception):
 
 
 class Fuzzer:
-    """Makes cases and checks them.
+    """Generates cases and checks them.
 
     Attributes
     ----------
     limit : float
         Seconds that a case may take.
     spoiled : bool
-        Whether a case has left the process in a state that later ones must not meet.
+        Whether a case has left the process in a state in which no further case may run.
     """
 
     limit = 30.0
     spoiled = False
 
     def lasts(self) -> None:
-        """Say that what comes may take long: where the case does not end in time, that is no finding."""
+        """Announce that the next step may take long: exceeding the time limit is then not a finding."""
 
     def case(self, random: Random) -> Any:
-        """Return a case, the same one for the same numbers."""
+        """Return a case, always the same for the same random numbers."""
         raise NotImplementedError
 
     def check(self, case: Any) -> str:
-        """Run a case; return in a word what became of it, or raise what is wrong with it."""
+        """Run a case; return its outcome in a word, or raise what is wrong with it."""
         raise NotImplementedError
 
     def show(self, case: Any) -> str:
-        """Say what a case is, for people."""
+        """Return a readable description of a case."""
         return repr(case)
 
     def smaller(self, case: Any) -> Iterator[Any]:
-        """Yield cases that are a little smaller."""
+        """Yield slightly smaller cases."""
         return iter(())
 
 
 @dataclass
 class Finding:
-    """What came of one case, and of how many more with the same key."""
+    """The first case with a key, and the number of cases with that key."""
 
     number: int
     text: str
@@ -91,14 +91,14 @@ class Finding:
 
 @dataclass
 class Report:
-    """What became of all cases."""
+    """Outcomes of all cases."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     findings: dict[str, Finding] = field(default_factory=dict)
     cases: int = 0
 
     def add(self, key: str, number: int, text: str) -> None:
-        """Note a finding, or one more like one that is there."""
+        """Record a finding, or count one more with the same key."""
         if key in self.findings:
             self.findings[key].count += 1
         else:
@@ -106,12 +106,12 @@ class Report:
 
 
 def random_of(seed: int, number: int) -> Random:
-    """Return what a case is made from."""
+    """Return the random number generator of a case."""
     return Random(f"{seed}:{number}")
 
 
 def key_of(error: BaseException) -> str:
-    """Return what findings are told apart by: the rule or the error's type, and the innermost place in gpuconv."""
+    """Return the key of a finding: the rule or error type, and the innermost function of gpuconv in the traceback."""
     name = error.rule if isinstance(error, Wrong) else type(error).__name__
     source = error.__cause__ if isinstance(error, Wrong) and error.__cause__ is not None else error
     frames = traceback.extract_tb(source.__traceback__)
@@ -120,7 +120,7 @@ def key_of(error: BaseException) -> str:
 
 
 def _module(path: str) -> str:
-    """Return the place of a file of gpuconv inside the package, "" for other files."""
+    """Return a file's path inside the package gpuconv, or "" for other files."""
     found = re.search(r"[/\\](gpuconv[/\\].+)\.py$", path)
     return found[1] if found and "site-packages" not in path else ""
 
@@ -129,9 +129,9 @@ def _module(path: str) -> str:
 
 
 def work(fuzzer: Fuzzer, seed: int, first: int, count: int | None, seconds: float) -> None:
-    """Run cases from ``first`` on in this process, and write a line about each to what was its standard output."""
+    """Run cases from ``first`` on in this process, writing a line about each to the original standard output."""
     stream = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what is printed in a case goes to the log
+    os.dup2(2, 1)  # output of the cases goes to the log
     faulthandler.enable()
     limit_memory(MEMORY)
     fuzzer.lasts = lambda: print(_LASTS, file=stream)  # type: ignore[method-assign]
@@ -140,12 +140,12 @@ def work(fuzzer: Fuzzer, seed: int, first: int, count: int | None, seconds: floa
         stream.write(_run(fuzzer, seed, number, seen, stream) + "\n")
         number += 1
         if fuzzer.spoiled:
-            os._exit(0)  # without waiting for threads of the case
+            os._exit(0)  # do not wait for threads that the case has left
     stream.write(f"{_END}\n")
 
 
 def limit_memory(more: int) -> None:
-    """Let this process have so many bytes more than it has, on systems that can say how many these are."""
+    """Limit this process to ``more`` bytes beyond its current size, where the system reports that size."""
     if LIMITS_MEMORY:
         import resource
 
@@ -174,7 +174,7 @@ def _last_lines(error: BaseException) -> str:
 
 
 def _shrunk(fuzzer: Fuzzer, case: Any, key: str) -> Any:
-    """Return the smallest case with the same finding that is found in a short time."""
+    """Return the smallest case with the same finding that a short search finds."""
     end, found = time.monotonic() + _SHRINKING, True
     while found and time.monotonic() < end:
         found = False
@@ -195,11 +195,11 @@ def _is_found(fuzzer: Fuzzer, case: Any, key: str) -> bool:
     return False
 
 
-# ---------------------------------------------------------------- the process that looks after it
+# ---------------------------------------------------------------- the supervising process
 
 
 class _Worker:
-    """A worker's process and its lines."""
+    """A worker process and its lines."""
 
     def __init__(self, name: str, seed: int, first: int, count: int | None, seconds: float) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # lives as long as the process
@@ -212,7 +212,7 @@ class _Worker:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             stdout=subprocess.PIPE,
             stderr=self._log,
-            start_new_session=True,  # Ctrl-C is for the process that looks after it
+            start_new_session=True,  # only the supervising process handles Ctrl-C
         )
         assert self.process.stdout is not None
         self._selector = selectors.DefaultSelector()
@@ -220,7 +220,7 @@ class _Worker:
         self._rest = b""
 
     def lines(self, patience: float) -> list[str] | None:
-        """Return the next lines; none if nothing came for a while, None at the end."""
+        """Return the next lines: [] if none came within ``patience`` seconds, None at the end of the output."""
         assert self.process.stdout is not None
         if not self._selector.select(patience):
             return []
@@ -231,7 +231,7 @@ class _Worker:
         return [line.decode() for line in whole]
 
     def kill(self) -> None:
-        """End the process, and let it say first what its threads do."""
+        """End the process, by SIGABRT first, so that faulthandler prints its threads' stacks."""
         for number, patience in ((signal.SIGABRT, 5), (signal.SIGKILL, 60)):
             try:
                 self.process.send_signal(number)
@@ -246,7 +246,7 @@ class _Worker:
 
 
 def run(name: str, fuzzer: Fuzzer, seed: int, first: int, count: int | None, seconds: float) -> tuple[Report, bool]:
-    """Run cases in workers, one at a time; return what became of them, and whether Ctrl-C ended it."""
+    """Run cases in workers, one worker at a time; return the report, and whether Ctrl-C ended the run."""
     report, end = Report(), time.monotonic() + seconds
     with Progress() as progress:
         try:
@@ -266,7 +266,7 @@ def run(name: str, fuzzer: Fuzzer, seed: int, first: int, count: int | None, sec
 
 
 def _follow(worker: _Worker, fuzzer: Fuzzer, seed: int, report: Report, first: int, progress: Progress) -> bool:
-    """Note what a worker writes; return whether it came to its end."""
+    """Record a worker's lines; return whether it finished all its cases."""
 
     def died(how: str) -> None:
         shown = fuzzer.show(fuzzer.case(random_of(seed, first + report.cases)))
@@ -284,7 +284,7 @@ def _follow(worker: _Worker, fuzzer: Fuzzer, seed: int, report: Report, first: i
         last = time.monotonic() if lines else last
         rate = (report.cases - begun) / (time.monotonic() - start)
         progress.show(f"{report.cases} cases, {rate:.0f} a second, {len(report.findings)} findings")
-        allowance = fuzzer.limit + (_SHRINKING + 60 if report.cases == begun else _SHRINKING)  # the imports too
+        allowance = fuzzer.limit + (_SHRINKING + 60 if report.cases == begun else _SHRINKING)  # first: imports
         if time.monotonic() - last > allowance:
             worker.kill()
             if lasts:
@@ -312,7 +312,7 @@ def _note(report: Report, first: int, line: str) -> None:
 
 
 def _died(report: Report, first: int, how: str, shown: str, log: str) -> None:
-    """Note the case that a worker did not come back from, with what its threads did."""
+    """Record the case in which a worker died, with the stacks of its threads."""
     if report.cases == 0 and "most recent call first" not in log:
         raise SystemExit(f"the worker did not start: {log[-4000:]}")
     threads = log[max(0, log.rfind("Fatal Python error")) :]
@@ -326,7 +326,7 @@ def _died(report: Report, first: int, how: str, shown: str, log: str) -> None:
 
 
 def print_report(name: str, seed: int, report: Report, seconds: float) -> None:
-    """Print every finding with the command that repeats it, then the numbers."""
+    """Print each finding with the command that repeats it, then the totals."""
     for key, finding in report.findings.items():
         print(f"FINDING ({finding.count} cases): {printable(key)}")
         print(f"  python -m tests.fuzz {name} --seed {seed} --only {finding.number}")
@@ -341,7 +341,7 @@ def print_report(name: str, seed: int, report: Report, seconds: float) -> None:
 
 
 def repeat(fuzzer: Fuzzer, seed: int, number: int) -> int:
-    """Run one case in this process, and let it say what it says."""
+    """Run one case in this process with its output."""
     faulthandler.enable()
     limit_memory(MEMORY)
     case = fuzzer.case(random_of(seed, number))

@@ -1,8 +1,8 @@
-"""``python -m tests.fuzz.graphs``: replays of random CUDA graphs, with new arrays of others between them.
+"""Replay random CUDA graphs, with unrelated allocations between replays: ``python -m tests.fuzz.graphs``.
 
-Functions have two or three layers, with plain weights that change in place or packed ones. Several graphs live at a
-time, are replayed in random streams, and are dropped while replays may be under way. Every result is compared with the
-CPU's, and the arrays of others, and copies of earlier results, must stay as they are.
+Graphs capture functions of two or three layers, with plain weights that change in place, or packed ones. Several graphs
+are alive at a time, are replayed on random streams, and are dropped while replays may be in flight. Each result is
+compared with the CPU's. Unrelated arrays and copies of earlier results must keep their values.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gpuconv.cuda.build import compile as compiler
 from tests.harness import cuda_device
 
 _SHAPES = ((1, 3, 6, 5), (2, 2, 5, 5), (1, 4, 7))
-_SIZES = (8, 40, 100, 128, 300, 1000)  # of the arrays of others
-_LIVE = 6  # graphs
-_KEPT = 12  # arrays of others, and copies of results
-_Layer = tuple[Callable[[Any, Any], Any], Any, str]  # of an input and weights; the weights, their operator
+_SIZES = (8, 40, 100, 128, 300, 1000)  # elements of unrelated arrays
+_LIVE = 6  # graphs alive at a time
+_KEPT = 12  # unrelated arrays and copies of results alive at a time
+_Layer = tuple[Callable[[Any, Any], Any], Any, str]  # function of (input, weights); the weights; their operator
 
 
 class _Made:
-    """A graph of a random function, and what it computes by the CPU."""
+    """A graph of a random function, and the same function on the CPU."""
 
     def __init__(self, random: Random, stream: Any) -> None:
         self._random = random
@@ -49,11 +49,11 @@ class _Made:
         return np.random.default_rng(self._random.getrandbits(32)).integers(-2, 3, shape).astype(np.float32)
 
     def expected(self, x: Any) -> list[Any]:
-        """Return the results for an input on the host."""
+        """Return the results for an input, computed on the host."""
         return list(self._run(x, self._host))
 
     def change(self) -> bool:
-        """Write other values into plain weights, if there are any."""
+        """Write new values into plain weights; return whether there are any."""
         plain = [at for at, w in enumerate(self._host) if w is not None and not self._packed[at]]
         if plain:
             at = self._random.choice(plain)
@@ -71,7 +71,7 @@ class _Made:
         return (x, between[0]) if self._several else (x,)
 
     def _layers(self) -> tuple[tuple[int, ...], list[_Layer]]:
-        """Return an input's shape and layers that fit each other."""
+        """Return an input shape and layers that fit each other."""
         while True:
             shape, layers = self._random.choice(_SHAPES), []
             x = np.zeros(shape, np.float32)
@@ -79,7 +79,7 @@ class _Made:
                 for _ in range(self._random.choice((2, 3))):
                     layers.append(self._layer(x.shape))
                     x = layers[-1][0](x, layers[-1][1])
-            except gpuconv.ArgumentError:  # a window that is larger than what it slides over
+            except gpuconv.ArgumentError:  # a window larger than its input
                 continue
             return shape, layers
 
@@ -105,12 +105,12 @@ class _Made:
 
 
 def run(replays: int, seed: int) -> Counter[str]:
-    """Replay graphs; return how often what was done. AssertionError where anything is wrong."""
+    """Replay graphs and return counts of all actions; raises AssertionError if anything is wrong."""
     cupy: Any = importlib.import_module("cupy")
     random, counts = Random(seed), Counter[str]()
     streams = [cupy.cuda.Stream.null, *(cupy.cuda.Stream(non_blocking=True) for _ in range(3))]
     live: list[_Made] = []
-    others: list[Any] = []  # arrays, and what they must hold
+    others: list[Any] = []  # pairs of an array and its expected value
     while counts["replays"] < replays:
         if len(live) < _LIVE or random.random() < 0.03:
             if len(live) == _LIVE:
@@ -136,14 +136,14 @@ def run(replays: int, seed: int) -> Counter[str]:
 
 
 def _replayed(made: _Made, random: Random) -> list[Any]:
-    """Replay a graph in the current stream and compare; return copies of results with their values."""
+    """Replay a graph on the current stream and compare; return copied results with their values."""
     x, copy = made.values(made.shape), random.random() < 0.5
     given = gpuconv.to_device(np.asfortranarray(x) if random.random() < 0.2 else x)
     results = made.graph(given, copy=copy)
-    given.fill(9)  # too late to matter
+    given.fill(9)  # ordered after the replay, so it must not affect the results
     found = [gpuconv.to_host(result) for result in results]
     for one, expected in zip(found, made.expected(x), strict=True):
-        np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-5)  # averages are rounded
+        np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-5)  # averages are not exact
     return list(zip(results, found, strict=True)) if copy else []
 
 
@@ -152,7 +152,7 @@ def _synchronize() -> None:
 
 
 def main() -> None:
-    """Run on the device of the machine, or on the emulated one."""
+    """Run on the machine's device, or on the emulated one."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.graphs")
     parser.add_argument("--replays", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,4 +1,4 @@
-"""Values that nobody should pass, and some that look as if nobody should: for numbers, sequences, texts and arrays."""
+"""Hostile values for numbers, sequences, strings and arrays, and valid ones that look hostile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Made:
-    """A value that is made anew for every call, since a call may use it up or must not change it."""
+    """A value that is created for every call, since a call may consume it or must not change it."""
 
     text: str
     make: Callable[[], Any]
@@ -29,16 +29,16 @@ class Made:
 
 
 def fresh(value: Any) -> Any:
-    """Return what is passed for a value of a case."""
+    """Return the value to pass for a value of a case."""
     return value.make() if isinstance(value, Made) else value
 
 
-class Planted(Exception):  # nobody but the objects here raises it
-    """An error of the caller's own objects, which must come through as it is."""
+class Planted(Exception):  # raised only by the objects below
+    """An error of the caller's own objects, which must propagate unchanged."""
 
 
 class Index:
-    """An integer of another kind."""
+    """An integer by ``__index__``."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -51,14 +51,14 @@ class Index:
 
 
 class BadIndex:
-    """An integer that turns out to be none."""
+    """An integer whose ``__index__`` raises."""
 
     def __index__(self) -> int:
         raise Planted("__index__")
 
 
 class Unprintable:
-    """What cannot be shown."""
+    """An object whose ``__repr__`` raises."""
 
     def __repr__(self) -> str:
         raise Planted("__repr__")
@@ -70,13 +70,13 @@ class Size(IntEnum):
 
 
 class Text(str):
-    """A str of another class."""
+    """A subclass of str."""
 
     __slots__ = ()
 
 
 def shown(value: Any) -> str:
-    """Return an object as text of one line that is not too long, whatever it is."""
+    """Return any object as one line of text of limited length."""
     try:
         text = " ".join(repr(value).split())
     except Exception as error:
@@ -164,7 +164,7 @@ def _as_array(kind: str, values: list[Any]) -> Any:
 
 
 def sequence(random: Random, valid: Any, length: int) -> Any:
-    """Return something like ``valid``, integers in a list: one of them replaced, or all in another container."""
+    """Return a variant of ``valid``, a list of integers: one element replaced, or another kind of container."""
     values = list(valid) if isinstance(valid, list | tuple) else [1] * length
     turn = random.random()
     if turn < 0.2:
@@ -180,11 +180,11 @@ def sequence(random: Random, valid: Any, length: int) -> Any:
 
 
 class Plain(np.ndarray):  # type: ignore[type-arg]
-    """A subclass that changes nothing."""
+    """A subclass of ndarray that changes nothing."""
 
 
 class Unit(np.ndarray):  # type: ignore[type-arg]
-    """A subclass whose results carry something along."""
+    """A subclass of ndarray with an attribute that results inherit."""
 
     unit: Any
 
@@ -196,7 +196,7 @@ class Unit(np.ndarray):  # type: ignore[type-arg]
 
 
 class HasArray:
-    """An object that NumPy can make an array of."""
+    """An object that NumPy can convert to an array."""
 
     shape, ndim, dtype = (1, 1, 4), 3, np.dtype(np.float32)
 
@@ -205,7 +205,7 @@ class HasArray:
 
 
 class Shares:
-    """Another library's array, by DLPack."""
+    """An array of another library, by DLPack."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -218,7 +218,7 @@ class Shares:
 
 
 class BadDlpack:
-    """An object that breaks the protocol in one of several ways."""
+    """An object that violates DLPack in one of several ways."""
 
     def __init__(self, device: Any, capsule: Any) -> None:
         self.device, self.capsule = device, capsule
@@ -258,7 +258,7 @@ DTYPES: tuple[Any, ...] = (
 
 
 def _shape(random: Random, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return another shape: an axis more or less, or one of another extent."""
+    """Return another shape: one axis more or less, or another extent."""
     turn, at = random.random(), random.randrange(len(shape) + 1)
     if turn < 0.15:
         return ()
@@ -286,14 +286,14 @@ def _another_dtype(array: Any, random: Random) -> Any:
 
 
 def _huge(array: Any, random: Random) -> Any:
-    """Return an array of many elements in the memory of one."""
+    """Return an array of many elements with stride 0."""
     shape = list(array.shape)
     if not shape:
         return array
     shape[random.randrange(len(shape))] = random.choice((2**20, 2**31 - 1, 2**31, 2**33, 2**40, 2**55))
     try:
         return np.broadcast_to(np.ones((), array.dtype), shape)
-    except ValueError:  # more than NumPy can address
+    except ValueError:  # too large for NumPy
         return array
 
 
@@ -331,10 +331,10 @@ def _read_only(array: Any) -> Any:
 
 
 def instead_of(array: Any, random: Random) -> Any:
-    """Return something else in the place of an array."""
+    """Return something else in place of an array."""
     try:
         return random.choice(_ARRAYS)(array, random)
-    except (TypeError, ValueError):  # what NumPy itself does not make
+    except (TypeError, ValueError):  # NumPy cannot create it
         return random.choice(NO_ARRAYS)
 
 

@@ -1,8 +1,8 @@
-"""Calls that a signal interrupts at a random instant, and what must hold after each of them.
+"""Interrupt calls by a signal at a random moment, and check what must hold afterwards.
 
-A timer's signal stands for Ctrl-C: its handler raises KeyboardInterrupt, wherever the call is. Later calls must be
-right and must not wait for what is gone, BLAS must have its threads again, and what the interrupted call was to write
-to belongs to the caller once it has raised.
+A timer signal simulates Ctrl-C: its handler raises KeyboardInterrupt wherever the call is. Later calls must be right
+and must not wait for lost work, BLAS must have its number of threads back, and an ``out`` array belongs to the caller
+again as soon as the interrupted call has raised.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from tests.harness.interruption import eventually
 from tests.oracle import oracle
 from tests.oracle.gradients import bias_grad
 
-_MOST_THREADS = 40  # that pools of all sizes here may keep, and some more
+_MOST_THREADS = 40  # more than the thread pools of all sizes used here keep
 _SENTINEL = 77
 
 
 @dataclass(frozen=True)
 class Interrupt:
-    """One call, of a problem by its name, and when it is interrupted.
+    """One interrupted call: the name of its problem, and when it is interrupted.
 
-    ``at`` is a part of the time that the call takes, ``again`` the seconds from the first interrupt to a second one.
+    ``at`` is the fraction of the call's duration, ``again`` the seconds from the first interrupt to a second one.
     """
 
     problem: str
@@ -49,7 +49,7 @@ class Interrupt:
 
 @dataclass(frozen=True)
 class Problem:
-    """A call, which takes an ``out`` or None, and what it gives by definition."""
+    """A call that takes an ``out`` array or None, and its expected result."""
 
     call: Callable[[Any], Any]
     expected: Any
@@ -113,7 +113,7 @@ def _sums(kind: str, x: Any, w: Any) -> Problem:
 
 
 def _weight_grad(x: Any, dy: Any, shape: tuple[int, ...]) -> Any:
-    """Sum the products of dy with what meets it through each tap."""
+    """Return dw: per tap, the sum of products of dy and the inputs that it reads."""
     dw, extents = np.empty(shape), dy.shape[2:]
     for tap in np.ndindex(*shape[2:]):
         met = x[(..., *(slice(t, t + extent) for t, extent in zip(tap, extents, strict=True)))]
@@ -131,7 +131,7 @@ def _pooling(kind: str, x: Any) -> Problem:
         both = lambda out: gpuconv.max_pool(x, **window, return_indices=True, out=(None, out))  # noqa: E731
         return Problem(lambda out: both(out)[1], indices)
     scattered = np.zeros(x.size, x.dtype)
-    scattered[indices.reshape(-1)] = y.reshape(-1)  # windows do not overlap: every element is named once at most
+    scattered[indices.reshape(-1)] = y.reshape(-1)  # windows do not overlap, so indices are distinct
     expected = scattered.reshape(x.shape)
     if kind == "unpool":
         return Problem(lambda out: gpuconv.max_unpool(y, indices, **window, out=out), expected)
@@ -142,7 +142,7 @@ def _pooling(kind: str, x: Any) -> Problem:
 
 
 class _Timer:
-    """Interrupts what runs inside gpuconv, once or twice; says how often it did."""
+    """Interrupts code inside gpuconv once or twice, and counts the interrupts."""
 
     def __init__(self) -> None:
         self.left, self.hits, self._again = 0, 0, None
@@ -168,7 +168,7 @@ class _Timer:
 
 
 def _is_inside(frame: Any) -> bool:
-    """Tell whether gpuconv is among what runs."""
+    """Return whether a function of gpuconv is on the stack."""
     while frame is not None:
         if _module(frame.f_code.co_filename):
             return True
@@ -200,7 +200,7 @@ class FUZZER(Fuzzer):
     def check(self, case: Interrupt) -> str:
         if self._timer is None:
             self._timer = _Timer()
-        self.spoiled = True  # unless all is well at the end
+        self.spoiled = True  # until the case has ended without a finding
         outcome = self._check(case)
         self.spoiled = False
         return outcome
@@ -233,7 +233,7 @@ class FUZZER(Fuzzer):
         return ("not interrupted", "interrupted", "interrupted twice")[self._timer.hits]
 
     def _usual(self, case: Interrupt, problem: Problem) -> float:
-        """Return how long a call takes that nothing interrupts."""
+        """Return the duration of an uninterrupted call, in seconds."""
         key = case.problem, case.threads
         if key not in self._seconds:
             problem.call(None)
@@ -243,7 +243,7 @@ class FUZZER(Fuzzer):
         return self._seconds[key]
 
     def _interrupted(self, problem: Problem, out: Any, delay: float, again: float | None) -> bool:
-        """Make a call and interrupt it; tell whether it raised."""
+        """Make a call and interrupt it; return whether it raised."""
         timer = self._timer
         assert timer is not None
         timer.start(delay, again)
@@ -258,18 +258,18 @@ class FUZZER(Fuzzer):
         return False
 
     def smaller(self, case: Interrupt) -> Iterator[Interrupt]:
-        return iter(())  # no case is found again for sure
+        return iter(())  # findings depend on timing and may not repeat
 
 
 def _blas_threads() -> int:
-    """Return how many threads NumPy's BLAS uses, 0 where it does not say."""
+    """Return the number of threads of NumPy's BLAS, or 0 if unknown."""
     functions = _blas._functions()
     return 0 if functions is None else functions[0]()
 
 
 @contextlib.contextmanager
 def _company(wanted: bool) -> Iterator[None]:
-    """Let another thread make calls meanwhile, which no signal interrupts."""
+    """Make calls in another thread meanwhile, which no signal interrupts."""
     if not wanted:
         yield
         return

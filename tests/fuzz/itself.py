@@ -1,4 +1,4 @@
-"""Cases with planted faults of every kind, by which the frame of the fuzzers is tested."""
+"""A fuzzer whose cases have planted faults of every kind, to test the fuzzing framework itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAULTS = ("none", "none", "none", "wrong", "wrong", "error", "spoils", "dies", "
 
 
 class FUZZER(Fuzzer):
-    """Does what its cases say: a fault, and how large the case is."""
+    """Each case names its fault and its size."""
 
     limit = 0.2
 

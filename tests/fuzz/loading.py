@@ -1,4 +1,4 @@
-"""ONNX models, valid and broken ones, through gpuconv.onnx, and what must hold for each of them."""
+"""Fuzz gpuconv.onnx with valid and broken ONNX models."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from tests.fuzz import models, mutations
 from tests.fuzz.frame import LONGEST, ROOT, Fuzzer, Wrong
 from tests.oracle import oracle
 
-_CANARY = bytes.fromhex("9c5ae1b7d3f06e42") * 512  # what a file holds that no model may read
-_SECONDS = 5.0  # for preparing a model
-_RUNNING = 1.5  # seconds for running it, which may take as long as what it says
+_CANARY = bytes.fromhex("9c5ae1b7d3f06e42") * 512  # contents of files that no model may read
+_SECONDS = 5.0  # time limit for preparing a model
+_RUNNING = 1.5  # seconds after which a run is stopped; a model may legitimately take longer
 _OURS = tuple(map(os.path.realpath, (ROOT, sys.prefix, sys.base_prefix, *sys.path[1:])))
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model, as a message or as the bytes of a file, and how it is handed over.
+    """A model, as a message or as the bytes of a file, and how it is passed.
 
-    ``known`` says that it is valid, and that it can be told what it gives.
+    ``known`` means that it is valid, and that its results can be predicted.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class Case:
 
 
 class _TimeLimit(BaseException):
-    """A model takes longer than it may."""
+    """A model exceeds its time limit."""
 
 
 @contextmanager
@@ -71,9 +71,9 @@ def _alarm(seconds: float) -> Iterator[None]:
 
 
 class _Watch:
-    """Notes every file that Python opens, but for modules, and for those that say how many processors there are.
+    """Records every file that Python opens, except modules and files that report the number of processors.
 
-    An audit hook stays for ever.
+    An audit hook cannot be removed.
     """
 
     def __init__(self) -> None:
@@ -96,11 +96,11 @@ class _Watch:
             self.active = False
 
 
-# ---------------------------------------------------------------- what a valid model gives
+# ---------------------------------------------------------------- expected results of valid models
 
 
 class _Oracle(OpRun):
-    """Our three operators by definition."""
+    """gpuconv's operators by definition, for onnx's reference evaluator."""
 
     op_domain = ""
     attributes: tuple[str, ...] = ()
@@ -139,14 +139,14 @@ class MaxPool(_Oracle):
 
 
 class GlobalMaxPool(_Oracle):
-    """GlobalMaxPool, which onnx's evaluator gives too many axes."""
+    """GlobalMaxPool; onnx's evaluator returns too many axes."""
 
     def compute(self, inputs: Any, attributes: Any) -> Any:
         return (inputs[0].max(axis=tuple(range(2, inputs[0].ndim)), keepdims=True),)
 
 
 class LRN(_Oracle):
-    """LRN, of which onnx's evaluator sums as many channels as there are images."""
+    """LRN; onnx's evaluator sums over as many channels as there are images."""
 
     attributes = ("alpha", "beta", "bias", "size")
 
@@ -159,7 +159,7 @@ class LRN(_Oracle):
 
 
 class BatchNormalization(_Oracle):
-    """BatchNormalization, which onnx's evaluator takes for training at some opsets."""
+    """BatchNormalization for inference; onnx's evaluator uses training mode at some opsets."""
 
     attributes = ("epsilon",)
 
@@ -172,7 +172,7 @@ class BatchNormalization(_Oracle):
 
 
 class AveragePool(_Oracle):
-    """AveragePool without padding; onnx's evaluator leaves out numbers that are NaN."""
+    """AveragePool without padding; onnx's evaluator ignores NaN."""
 
     attributes = ("kernel_shape", "strides")
 
@@ -184,7 +184,7 @@ _DEFINITIONS = [Conv, ConvTranspose, MaxPool, GlobalMaxPool, LRN, BatchNormaliza
 
 
 def _expected(case: Case) -> list[Any]:
-    """Return what onnx's evaluator gives, with our operators by definition, in functions too, which are inlined."""
+    """Return the results of onnx's evaluator, with these operators by definition; functions are inlined before."""
     try:
         model = inliner.inline_local_functions(case.model)
         evaluator = ReferenceEvaluator(model, new_ops=_DEFINITIONS)
@@ -195,7 +195,7 @@ def _expected(case: Case) -> list[Any]:
 
 
 def _graphs(model: Any) -> list[Any]:
-    """Return what has nodes: the graph, and the functions."""
+    """Return the graph and the functions of a model."""
     return [model.graph, *model.functions]
 
 
@@ -203,7 +203,7 @@ _TOLERANCES = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-4, "float64": 1e
 
 
 def _compare(name: str, got: Any, want: Any, operators: frozenset[str] = frozenset()) -> None:
-    """Raise Wrong where a result is another; ``operators`` are those of the model."""
+    """Raise Wrong if a result differs; ``operators`` are those of the model."""
     want = np.asarray(want)
     if (got.shape, got.dtype) != (want.shape, want.dtype):
         raise Wrong("a model gives another shape or dtype", f"{got.dtype} {got.shape}, not {want.dtype} {want.shape}")
@@ -212,8 +212,8 @@ def _compare(name: str, got: Any, want: Any, operators: frozenset[str] = frozens
         same = bool((got == want).all())
     else:
         wide = [each.astype(np.float64) for each in (got, want)]
-        loose = np.isinf(wide[0]) & np.isinf(wide[1])  # a sum of zero may have either sign, and so has its reciprocal
-        if "Resize" in operators:  # onnx's evaluator multiplies every neighbour by its share, a NaN by 0 too
+        loose = np.isinf(wide[0]) & np.isinf(wide[1])  # the sign of a zero sum, and so of its reciprocal, is open
+        if "Resize" in operators:  # onnx's evaluator also multiplies NaN by interpolation weights of 0
             loose |= np.isnan(wide[1])
         wide[0][loose] = wide[1][loose]
         scale = max(1.0, float(np.max(np.abs(np.nan_to_num(wide[1], posinf=0, neginf=0)), initial=0)))
@@ -225,15 +225,15 @@ def _compare(name: str, got: Any, want: Any, operators: frozenset[str] = frozens
 # ---------------------------------------------------------------- the check
 
 
-class FUZZER(Fuzzer):  # the name that __main__ looks for
+class FUZZER(Fuzzer):  # __main__ imports this name
     """Loads and runs models."""
 
     def __init__(self) -> None:
         self._watch: _Watch | None = None
-        self._bfloat16 = np.dtype(ml_dtypes.bfloat16)  # registered, before a model asks for it
+        self._bfloat16 = np.dtype(ml_dtypes.bfloat16)  # register the dtype before a model uses it
 
     def _start(self) -> _Watch:
-        """Go to a folder where nothing may be read, and watch."""
+        """Change to a folder whose files no model may read, and start watching."""
         self._folder = tempfile.TemporaryDirectory()
         current, self._models = Path(self._folder.name, "current"), Path(self._folder.name, "models")
         for folder in (current, self._models):
@@ -279,7 +279,7 @@ class FUZZER(Fuzzer):  # the name that __main__ looks for
         return f"{case.kind}: {self._run(case, rep)}"
 
     def _source(self, case: Case) -> Any:
-        """Return what is handed over. What a message cannot be written as is handed over as it is."""
+        """Return what is passed to the loader: the message itself if it cannot be serialized."""
         data = case.data
         if case.model is not None:
             if case.source == "message":
@@ -355,7 +355,7 @@ class FUZZER(Fuzzer):  # the name that __main__ looks for
                     yield smaller
 
     def _without(self, case: Case, number: int) -> Iterator[Case]:
-        """Yield models that lack something of one of the messages."""
+        """Yield models with one field or element of a message removed."""
         fields = [field for field, _ in _numbered(case.model, number).ListFields()]
         for field in fields:
             repeated = mutations._repeated(field)
@@ -387,7 +387,7 @@ def _numbered(model: Any, number: int) -> Any:
 
 
 def _feeds(case: Case, rep: Any) -> dict[str, Any] | None:
-    """Return inputs for a model, which may have others than the one that it was made of; None for very large ones."""
+    """Return inputs for a model, which may differ from those of the model it was derived from; None for huge ones."""
     feeds = {}
     for spec in rep.inputs:
         if not spec.required:

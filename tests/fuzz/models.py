@@ -1,4 +1,4 @@
-"""Small valid ONNX models, with inputs for them: every operator that gpuconv.onnx computes itself, in random chains."""
+"""Random small valid ONNX models with inputs: chains of every operator that gpuconv.onnx implements itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _POOL = np.random.default_rng(1).integers(-3, 4, 2**12)
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of the graph; ``exact`` says that its numbers are integers that no rounding has touched."""
+    """A tensor of the graph; ``exact`` means that it holds integers that no rounding has affected."""
 
     name: str
     dtype: Any
@@ -34,7 +34,7 @@ class Value:
 
 @dataclass
 class Graph:
-    """A graph while it is being made."""
+    """A graph under construction."""
 
     random: Random
     opset: int
@@ -58,7 +58,7 @@ class Graph:
         return (flat > 0 if dtype.kind == "b" else flat).reshape(shape).astype(dtype)
 
     def constant(self, array: Any) -> str:
-        """Put a constant into the graph: as an initializer, with or without an input, or as a node."""
+        """Add a constant: an initializer, with or without a graph input, or a Constant node."""
         name, turn = self.name(), self.random.random()
         array = np.asarray(array)
         tensor = numpy_helper.from_array(array, name)
@@ -74,7 +74,7 @@ class Graph:
         return self.constant(np.array(values, np.int64))
 
     def add(self, kind: str, inputs: list[str], first: Value, /, *more: Value, **attributes: Any) -> Value:
-        """Add a node with these outputs, which get their names here."""
+        """Add a node with these outputs, which are given names, and return the first output."""
         outputs = [Value(self.name(), each.dtype, each.shape, each.exact) for each in (first, *more)]
         name = f"n{self.made}" if self.random.random() < 0.5 else ""
         attributes = {key: value for key, value in attributes.items() if not isinstance(value, list) or value}
@@ -98,7 +98,7 @@ def like(x: Value, shape: tuple[int, ...] | None = None, dtype: Any = None, exac
     return Value("", dtype or x.dtype, x.shape if shape is None else tuple(shape), kept)
 
 
-# ---------------------------------------------------------------- recipes: each adds a node that takes x, or nothing
+# ---------------------------------------------------------------- recipes: each may add a node that reads x
 
 _ROUNDING = (
     "Sigmoid", "Tanh", "Exp", "Sqrt", "Erf", "HardSigmoid", "Softplus", "Log", "Reciprocal", "LeakyRelu", "Elu",
@@ -129,7 +129,7 @@ def _newer_unary(g: Graph, x: Value) -> None:
     )
     if g.opset < since or not x.is_float or not x.shape or (kind == "Hardmax" and not x.exact):
         return
-    if kind == "LogSoftmax" and x.dtype.itemsize < 4:  # onnx's evaluator takes the logarithm of what it has rounded
+    if kind == "LogSoftmax" and x.dtype.itemsize < 4:  # onnx's evaluator rounds before it takes the logarithm
         return
     if x.dtype == _BFLOAT16 and g.opset < 22:
         return
@@ -149,7 +149,7 @@ def _clip(g: Graph, x: Value) -> None:
 
 
 def _operand(g: Graph, x: Value) -> tuple[str, tuple[int, ...]]:
-    """Return another operand of x's dtype and a shape that goes with x's."""
+    """Return another operand of x's dtype, with a shape that broadcasts with x's."""
     fit = [v for v in g.values if v.dtype == x.dtype and v.shape == x.shape and v.exact]
     if fit and g.random.random() < 0.5:
         return g.random.choice(fit).name, x.shape
@@ -168,7 +168,7 @@ def _binary(g: Graph, x: Value) -> None:
     if kind == "PRelu" and len(shape) > len(x.shape):
         return
     exact = x.exact and kind in ("Add", "Sub", "Mul", "Max", "Min", "Sum") and x.dtype == np.float64
-    either = kind in ("Add", "Sub", "Mul")  # onnx's evaluator takes the first shape for that of a Mean or a Sum
+    either = kind in ("Add", "Sub", "Mul")  # onnx's evaluator gives Mean and Sum the shape of the first operand
     operands = [other, x.name] if either and g.random.random() < 0.3 else [x.name, other]
     if kind == "Pow":
         operands[1] = g.constant(np.array(g.random.choice((2, 1, 3)), x.dtype))
@@ -233,7 +233,7 @@ def _flatten(g: Graph, x: Value) -> None:
 
 
 def _with_axes(g: Graph, kind: str, x: Value, axes: list[int], result: Value, since: int, **attributes: Any) -> None:
-    """Add a node whose axes are an attribute before an opset, and an input from then on."""
+    """Add a node whose axes are an attribute before opset ``since``, and an input from then on."""
     if g.opset < since:
         g.add(kind, [x.name], result, axes=axes, **attributes)
     else:
@@ -376,7 +376,7 @@ def _conv(g: Graph, x: Value) -> None:
     exact = x.exact and x.dtype == np.float64
     result = like(x, (n, m * group, *shape), exact=exact)
     y = g.add("ConvTranspose" if transposed else "Conv", inputs, result, **attributes)
-    if g.random.random() < 0.3:  # what can become part of the convolution
+    if g.random.random() < 0.3:  # a node that can be fused into the convolution
         g.random.choice((_batch_normalization, _unary, _clip, _binary))(g, y)
 
 
@@ -447,7 +447,7 @@ def _resize(g: Graph, x: Value) -> None:
 
 
 def _sampled(g: Graph, x: Value) -> None:
-    """Read eighths of an image, which are exact, and no middle between two elements."""
+    """Add GridSample at multiples of 1/8, which are exact and never midway between two elements."""
     if len(x.shape) != 4 or x.dtype != np.float32 or 0 in x.shape or g.opset < 20:
         return
     shape = (x.shape[0], 2, 3, 2)
@@ -495,7 +495,7 @@ def _dropout(g: Graph, x: Value) -> None:
 
 
 def _condition(g: Graph, x: Value) -> None:
-    """If, with graphs that take x from outside."""
+    """Add an If whose branches read x from the outer graph."""
     if g.opset < 13 or g.prefix:
         return
     branches = []
@@ -513,7 +513,7 @@ def _condition(g: Graph, x: Value) -> None:
 
 
 def _loop(g: Graph, x: Value) -> None:
-    """Loop that carries a value along, a few times."""
+    """Add a Loop that carries a value through a few iterations."""
     if g.opset < 13 or g.prefix or not x.is_float or x.dtype == _BFLOAT16:
         return
     prefix = f"loop{g.made}_"
@@ -577,7 +577,7 @@ def _model(g: Graph, random: Random) -> ModelProto:
 
 
 def _as_function(g: Graph, node: Any, random: Random) -> Any:
-    """Move a node into a function of the model, one attribute of it by reference."""
+    """Move a node into a function of the model, sometimes with an attribute passed by reference."""
     inner = type(node)()
     inner.CopyFrom(node)
     inputs, outputs = [f"i{n}" for n in range(len(node.input))], [f"o{n}" for n in range(len(node.output))]

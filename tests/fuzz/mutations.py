@@ -1,4 +1,4 @@
-"""What can be wrong with a model: fields of its messages, found without knowing them, and bytes of its file."""
+"""Mutations of ONNX models: of protobuf fields without knowledge of their meaning, of ONNX structures, and of bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, ModelProto, TensorProto, helper
 
-CANARY = "canary.bin"  # in the current folder, where nothing may be read
+CANARY = "canary.bin"  # a file in the current folder that no model may read
 _INTEGERS = (0, -1, 1, 2, 3, 7, 16, 100, 2**31 - 1, 2**31, -(2**31), 2**32, 2**40, 2**62, 2**63 - 1, -(2**63))
 _FLOATS = (0.0, -1.0, float("nan"), float("inf"), -float("inf"), 1e38, 1e-45)
 _NAMES = (
@@ -37,7 +37,7 @@ _TYPES = {
 
 
 def messages(message: Any) -> Iterator[Any]:
-    """Yield a message and all messages inside of it."""
+    """Yield a message and all messages inside it."""
     left = [message]
     while left:
         current = left.pop()
@@ -67,7 +67,7 @@ def _scalar(random: Random, field: Any, message: Any) -> Any:
 
 
 def _put(random: Random, message: Any) -> None:
-    """Give any field of a message another value."""
+    """Set any field of a message to another value."""
     field = random.choice(message.DESCRIPTOR.fields)
     if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
         target = getattr(message, field.name)
@@ -88,7 +88,7 @@ def _put(random: Random, message: Any) -> None:
 
 
 def _present(random: Random, message: Any) -> Any:
-    """Return a field of the message that is there, or None."""
+    """Return a random field that the message has, or None."""
     fields = [field for field, _ in message.ListFields()]
     return random.choice(fields) if fields else None
 
@@ -103,7 +103,7 @@ def _clear(random: Random, message: Any) -> None:
 
 
 def _change(random: Random, message: Any) -> None:
-    """Give a field that is there another value."""
+    """Change a field that the message has."""
     field = _present(random, message)
     if field is None or field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
         _put(random, message)
@@ -115,7 +115,7 @@ def _change(random: Random, message: Any) -> None:
 
 
 def _repeat(random: Random, message: Any) -> None:
-    """Duplicate, swap or shuffle what is repeated."""
+    """Duplicate, swap or shuffle elements of a repeated field."""
     fields = [field for field, _ in message.ListFields() if _repeated(field)]
     if not fields:
         _change(random, message)
@@ -142,7 +142,7 @@ def _copied(value: Any) -> Any:
     return copy
 
 
-# ---------------------------------------------------------------- what takes knowing ONNX
+# ---------------------------------------------------------------- mutations of ONNX structures
 
 
 def _of_kind(model: ModelProto, name: str) -> list[Any]:
@@ -155,7 +155,7 @@ def _some(random: Random, model: ModelProto, name: str) -> Any:
 
 
 def _exchange_names(random: Random, model: ModelProto) -> None:
-    """Let a node read or write another value: cycles, forward references, values that are written twice."""
+    """Make a node read or write another value: cycles, forward references, values written twice."""
     nodes = _of_kind(model, "NodeProto")
     names = [name for node in nodes for name in (*node.input, *node.output)]
     node = random.choice(nodes) if nodes else None
@@ -166,7 +166,7 @@ def _exchange_names(random: Random, model: ModelProto) -> None:
 
 
 def _external(random: Random, model: ModelProto) -> None:
-    """Keep a tensor's data in another file."""
+    """Move a tensor's data to another file."""
     tensor = _some(random, model, "TensorProto")
     if tensor is None:
         return
@@ -185,7 +185,7 @@ def _external(random: Random, model: ModelProto) -> None:
 
 
 def _reference(random: Random, model: ModelProto) -> None:
-    """Let an attribute refer to one of a function around it."""
+    """Make an attribute refer to one of the enclosing function."""
     attribute = _some(random, model, "AttributeProto")
     if attribute is not None:
         attribute.ref_attr_name = random.choice((attribute.name, *_NAMES))
@@ -196,7 +196,7 @@ def _reference(random: Random, model: ModelProto) -> None:
 
 
 def _sparse(random: Random, model: ModelProto) -> None:
-    """Make an initializer a sparse one, mostly a wrong one, or put one into a node."""
+    """Add a sparse initializer, mostly an invalid one, or a sparse attribute of a node."""
     tensor = _some(random, model, "TensorProto")
     if tensor is None:
         return
@@ -216,7 +216,7 @@ def _sparse(random: Random, model: ModelProto) -> None:
 
 
 def _nest(random: Random, model: ModelProto) -> None:
-    """Put the graph into branches, many deep."""
+    """Nest the graph deeply in branches."""
     node = _some(random, model, "NodeProto")
     if node is None:
         return
@@ -234,7 +234,7 @@ def _nest(random: Random, model: ModelProto) -> None:
 
 
 def _recursive(random: Random, model: ModelProto) -> None:
-    """Let a function call itself, or one more."""
+    """Make a function call itself or another one."""
     if not model.functions:
         function = model.functions.add(name=random.choice(("Conv", "Moved", "Relu")), domain=random.choice(("", "own")))
         node = _some(random, model, "NodeProto")
@@ -264,7 +264,7 @@ def _large_dims(random: Random, model: ModelProto) -> None:
 
 
 def _large_values(random: Random, model: ModelProto) -> None:
-    """Change the integers of a constant, which are shapes, axes, pads and the like."""
+    """Change an integer of a constant, such as a shape, axis or pad."""
     tensors = [each for each in _of_kind(model, "TensorProto") if each.data_type == TensorProto.INT64 and each.raw_data]
     if tensors:
         tensor = random.choice(tensors)
@@ -275,7 +275,7 @@ def _large_values(random: Random, model: ModelProto) -> None:
 
 
 def _attribute(random: Random, model: ModelProto) -> None:
-    """Give an attribute another type or value, or a node one more."""
+    """Change the type or value of an attribute, or add one."""
     node = _some(random, model, "NodeProto")
     if node is None:
         return
@@ -316,13 +316,13 @@ _MUTATIONS: tuple[Callable[[Random, ModelProto], None], ...] = (
 
 
 def mutated(random: Random, model: ModelProto) -> ModelProto:
-    """Return a model with one or a few things changed."""
+    """Return a model with one or a few mutations."""
     copy = ModelProto()
     copy.CopyFrom(model)
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         try:
             random.choice(_MUTATIONS)(random, copy)
-        except DecodeError:  # messages nested too deeply to be copied
+        except DecodeError:  # nested too deeply to be copied
             break
     return copy
 

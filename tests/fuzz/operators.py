@@ -1,10 +1,9 @@
-"""ONNX models of one operator, of every operator and opset, with a few things wrong, and what prepare makes of them.
+"""Fuzz `prepare` with ONNX models of one operator, over every operator and opset, with a few things wrong.
 
-Each case takes a schema of onnx, makes a node of it as the schema says, then changes attributes, inputs, outputs,
-ranks, types and constants. Others may follow, each reading the one before, so that odd types and extents go on. The
-nodes are in a graph, in a branch of an If, or in a function, with attributes of their own or with such as refer to the
-function's. onnx's checker and its shape inference are native code, which such a model may crash: the worker then dies,
-and the case is a finding.
+A case picks a schema of onnx, builds a valid node, then changes attributes, inputs, outputs, ranks, types and
+constants. Further nodes may follow, each reading the one before, to propagate odd types and extents. The nodes are in a
+graph, in a branch of an If, or in a function, whose attributes they may refer to. onnx's checker and shape inference
+are native code that such a model may crash; the worker then dies, and the case is a finding.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ _STRINGS = (
 )
 _DTYPES = (1, 2, 6, 7, 9, 10, 11, 16, 8, 0, 14, 22, 99, -1)
 _ELEMENTS = dict(TensorProto.DataType.items())
-_NAMES = {"float": "FLOAT", "double": "DOUBLE"}  # of element types, where they are not just written in capitals
-_SHARE_OF_MORE = 0.3  # of models in which one more node follows
+_NAMES = {"float": "FLOAT", "double": "DOUBLE"}  # ONNX names of element types in schemas
+_SHARE_OF_MORE = 0.3  # probability that one more node follows
 _PLACES = ("graph", "graph", "graph", "graph", "branch", "loop", "function", "linked", "default")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model of one operator, or of several, one behind the other."""
+    """A model with one operator, or with several in a chain."""
 
     model: ModelProto
     name: str
@@ -59,7 +58,7 @@ class Case:
 
 @dataclass
 class _Maker:
-    """The graph around the nodes, while it is being made."""
+    """The graph around the nodes, under construction."""
 
     random: Random
     inputs: list[ValueInfoProto] = field(default_factory=list)
@@ -85,7 +84,7 @@ class _Maker:
         return [self.random.choice(_EXTENTS) for _ in range(rank)]
 
     def type(self, text: str, rank: int | None) -> TypeProto:
-        """Return a type as schemas write it, "seq(tensor(float))" for one."""
+        """Return a type from a schema's notation, such as "seq(tensor(float))"."""
         found = TypeProto()
         kind, _, inner = text.partition("(")
         inner = inner[:-1]
@@ -119,7 +118,7 @@ class _Maker:
                 dim.dim_value = extent
 
     def tensor(self, number: int) -> TensorProto:
-        """Return a tensor whose data mostly fits its shape."""
+        """Return a tensor whose data usually fits its shape."""
         count = self.random.choice((0, 1, 1, 2, 2, 3, 4, 4, 6, 8, 10))
         extents = self.random.choice(_EXTREME if self.often(0.5) else _SMALL)
         values = [self.random.choice(_SMALL) if self.often(0.7) else extents for _ in range(count)]
@@ -147,7 +146,7 @@ class _Maker:
         return tensor
 
     def value(self, text: str, rank: int | None) -> str:
-        """Add an input of the graph or a constant."""
+        """Add a graph input or a constant, and return its name."""
         name = self.name()
         if text.startswith("tensor(") and self.often(0.35 if text == "tensor(int64)" else 0.12):
             tensor = self.tensor(_element(text[7:-1]))
@@ -172,7 +171,7 @@ class _Maker:
     # ------------------------------------------------------------ nodes
 
     def node(self, schema: Any, given: str = "") -> NodeProto:
-        """Return a node of an operator, valid or not; ``given`` is the value that it takes first."""
+        """Return a node of an operator, valid or not; ``given`` is the name of its first input."""
         rank: int | None = self.random.choice((0, 1, 2, 3, 3, 4, 4, 5))
         kinds: dict[str, str] = {}
         made = NodeProto(op_type=schema.name, domain=schema.domain)
@@ -198,7 +197,7 @@ class _Maker:
         return name
 
     def formal(self, formals: Any, least: int, most: int) -> list[Any]:
-        """Return as many formal parameters as a node may have, the last one more than once where it may be."""
+        """Return formal parameters for a random number of arguments; the last one may repeat."""
         if not formals:
             return []
         count = len(formals) if self.often(0.5) else self.random.randint(least, max(least, min(most, len(formals) + 3)))
@@ -348,11 +347,11 @@ _CHANGES: tuple[Callable[[_Maker, NodeProto], None], ...] = (
 )
 
 
-# ---------------------------------------------------------------- where a node is
+# ---------------------------------------------------------------- placement of nodes
 
 
 def _named(random: Random, names: Any) -> list[ValueInfoProto]:
-    """Return outputs of a graph, some of them without a type."""
+    """Return outputs of a graph, some without a type."""
     kinds = [None if random.random() < 0.1 else random.choice((1, 1, 1, 7, 9)) for _ in names]
     shapes = [random.choice(([], [1], [2, None], [1, 2, 3, 4])) for _ in names]
     return [
@@ -362,7 +361,7 @@ def _named(random: Random, names: Any) -> list[ValueInfoProto]:
 
 
 def _placed(maker: _Maker, made: list[NodeProto], place: str, model: ModelProto) -> None:
-    """Put nodes into a model's graph, into a graph inside of that, or into a function."""
+    """Place nodes into a model's graph, into a nested graph, or into a function."""
     graph, random = model.graph, maker.random
     names = [name for node in made for name in node.output if name]
     graph.input.extend(maker.inputs)
@@ -428,7 +427,7 @@ def _model(random: Random, schema: Any, place: str) -> ModelProto:
     return model
 
 
-class FUZZER(Fuzzer):  # the name that __main__ looks for
+class FUZZER(Fuzzer):  # __main__ imports this name
     """Prepares models of one operator."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The same first cases of every fuzzer every time, more of them if thorough, and the frame on planted faults."""
+"""Run the first cases of every fuzzer (more with --thorough), and test the framework on planted faults."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def test_no_case_is_a_finding(fuzzer: str, count: int) -> None:
     assert f"{count} cases" in done.stdout
 
 
-# ---------------------------------------------------------------- the frame
+# ---------------------------------------------------------------- the framework
 
 
-SEED, CASES = "607", 40  # among which every planted fault is
+SEED, CASES = "607", 40  # these cases include every planted fault
 
 
 def test_every_planted_fault_is_found_and_told_apart() -> None:
@@ -86,7 +86,7 @@ def test_the_time_ends_a_run() -> None:
 
 def test_ctrl_c_ends_a_run_with_its_summary() -> None:
     command = [sys.executable, "-m", "tests.fuzz", "api", "--seed", "1", "--seconds", "100"]
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background ignores it
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # background processes of a shell ignore SIGINT
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, preexec_fn=heard)
     assert process.stdout is not None
     assert process.stdout.readline().startswith("cases of api")
@@ -96,13 +96,13 @@ def test_ctrl_c_ends_a_run_with_its_summary() -> None:
     assert re.search(r"^api, seed 1: \d+ cases in ", output, re.MULTILINE)
 
 
-# ---------------------------------------------------------------- the judge of models
+# ---------------------------------------------------------------- the comparison of models' results
 
 
 def test_models_are_judged_by_what_is_determined() -> None:
     inf, nan = float("inf"), float("nan")
     pairs = [([inf, 1.0], [-inf, 1.0], ()), ([2.0, nan], [nan, nan], ("Conv", "Resize"))]
-    for got, want, operators in pairs:  # the sign of a zero's reciprocal; what a share of 0 makes of NaN
+    for got, want, operators in pairs:  # the sign of a zero's reciprocal; NaN times an interpolation weight of 0
         loading._compare("y", np.float32(got), np.float32(want), frozenset(operators))
     for got, want in [([inf, 1.0], [1.0, 1.0]), ([2.0, nan], [nan, nan]), ([2.0], [2.01]), ([2.0], [nan])]:
         with pytest.raises(frame.Wrong):

@@ -1,4 +1,4 @@
-"""What the tests on a device share: arrays there in every layout, room for large ones, a device that is busy."""
+"""Helpers of the tests on a device: arrays in every layout, a check of free memory, a busy device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CYCLES = 2_000_000_000  # a second of a device at 2 GHz
 
 
 def imported(name: str) -> Any:
-    """Import an optional library, whose warnings are its own; skip the test where it is not installed."""
+    """Import an optional library, without its warnings; skip the test if it is not installed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return pytest.importorskip(name)
@@ -48,7 +48,7 @@ def returned(result: Any) -> list[Any]:
 def laid_out(array: Any, layout: str) -> tuple[Any, Any]:
     """Return an array on the device in a layout, and the same values on the host (others than given if broadcast).
 
-    Elements are moved as integers: what CuPy's own kernels make of subnormals or bfloat16 does not matter.
+    Elements are moved as integers: how CuPy's kernels treat subnormals or bfloat16 does not matter.
     """
     host = LAYOUTS[layout](array)
     if layout in ("contiguous", "fortran", "channels last"):
@@ -81,7 +81,7 @@ def exposed(array: Any, stream: int | None = None) -> Any:
 
 
 def require_room(nbytes: int) -> None:
-    """Skip the test unless so many bytes are free on the device, after giving back what CuPy holds."""
+    """Skip the test unless this many bytes are free on the device, after freeing CuPy's cached memory."""
     xp = cupy()
     xp.cuda.Device().synchronize()
     xp.get_default_memory_pool().free_all_blocks()

@@ -47,7 +47,7 @@ def moved(shape: tuple[int, ...], seed: int = 0) -> Any:
 
 
 def layers(w: Any, v: Any) -> Callable[[Any], Any]:
-    """Two convolutions: what lies between them dies with the call."""
+    """Return two convolutions; the array between them is freed when the call ends."""
     return lambda x: gpuconv.conv(gpuconv.conv(x, w), v)
 
 
@@ -70,7 +70,7 @@ def assert_untouched(arrays: list[Any]) -> None:
 
 
 def assert_replays(graph: Any, expected: Callable[[Any], Any] = on_host, shape: tuple[int, ...] = X) -> None:
-    """Replay with new values; arrays that are new meanwhile stay as they are."""
+    """Replay with new values; arrays made in the meantime must not change."""
     for seed in range(3):
         x, others = made(shape, 10 + seed), new_arrays()
         assert_same(gpuconv.to_host(graph(gpuconv.to_device(x))), expected(x), bits=False)
@@ -545,7 +545,7 @@ def test_random_functions_streams_and_arrays() -> None:
 
 @pytest.fixture
 def nothing_is_left() -> Iterator[None]:
-    """Let a failed capture leave neither memory nor a stream that captures."""
+    """Check that a failed capture leaves neither memory nor a stream that captures."""
     before = used_bytes()
     yield
     stream = cupy().cuda.get_current_stream()

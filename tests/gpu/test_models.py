@@ -1,4 +1,4 @@
-"""Whole models on a GPU, beside the CPU: operators made of CuPy's functions, and networks that PyTorch exported."""
+"""Whole models on a GPU, compared with the CPU: operators made of CuPy's functions, and networks of PyTorch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.onnx.networks import NAMES, limit, load
 
 SORTED = ("TopK",)  # by Thrust, which the emulated device lacks: onnx/test_detecting.py has it on a stand-in for CuPy
 SLOW, MANY = ("AffineGrid", "Attention", "BitShift"), 5  # many kernels to compile: every fifth test is emulated
-EVERY_RUN = "superresolution"  # the smallest network; the emulator takes seconds for the others
+EVERY_RUN = "superresolution"  # the smallest network; the emulator takes seconds for larger ones
 SEQUENCES = re.compile("seq|opt")  # in the names of tests whose values are no arrays
 pytestmark = [pytest.mark.gpu, cuda_device.sampled(4)]
 
@@ -40,7 +40,7 @@ def test_node_tests(op_type: str) -> None:
 
 
 def moved(move: Callable[[Any], Any], value: Any) -> Any:
-    """Move an array, those of a sequence, or that of an optional which may have none."""
+    """Move an array, those of a sequence, or that of an optional, which may be empty."""
     if isinstance(value, list):
         return [moved(move, item) for item in value]
     return None if value is None else move(value)

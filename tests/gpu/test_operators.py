@@ -1,4 +1,4 @@
-"""Operators of models whose way on a device is another than on the host: the same bits."""
+"""Operators of models that are computed differently on a device and on the host: the same bits."""
 
 from __future__ import annotations
 

@@ -142,12 +142,12 @@ def test_threads_with_streams_of_their_own() -> None:
 
 
 def take_the_pool() -> list[Any]:
-    """Take whatever the pool holds, and overwrite it: were a graph's workspace free, it would be among it."""
+    """Take all free memory of the pool and overwrite it, which would include a graph's workspace if that were free."""
     return [cupy().full((size,), 3e38, np.float32) for size in TAKEN * 8]
 
 
 def assert_kept(taken: list[Any]) -> None:
-    """Nobody has written to the memory of others."""
+    """Check that nothing has written to this memory."""
     assert all((gpuconv.to_host(piece) == np.float32(3e38)).all() for piece in taken)
 
 

@@ -1,7 +1,7 @@
-"""Bank conflicts of shared memory, counted lane by lane, and the pitches that avoid them.
+"""Count shared-memory bank conflicts lane by lane, and find pitches that avoid them.
 
-Shared memory has 32 banks of four bytes. A warp takes a step for every 128 bytes that it reads: eight lanes of 16 bytes
-take part in one. It takes more where lanes need several words of a bank.
+Shared memory has 32 banks of 4 bytes. A warp needs one wavefront for every 128 bytes that it reads, that is for 8 lanes
+of 16 bytes each; more if lanes access different words of the same bank.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ _BANKS, _WORD = 32, 4
 
 
 def steps(addresses: Iterable[int], size: int) -> int:
-    """Return the most steps that lanes with 128 bytes take, each with ``size`` bytes at its address; 1 is best.
+    """Return the most wavefronts that any group of lanes reading 128 bytes needs; 1 is conflict-free.
 
-    Lanes of one address share a step.
+    Each lane reads ``size`` bytes at its address; equal addresses are broadcast.
     """
     at, lanes, most = list(addresses), _BANKS * _WORD // size, 1
     for first in range(0, len(at), lanes):
@@ -25,5 +25,5 @@ def steps(addresses: Iterable[int], size: int) -> int:
 
 
 def next_in_bank(least: int, bank: int, banks: int, times: int = 1) -> int:
-    """Return the least pitch from ``least`` on that leads to a bank, taken so many times: by trying."""
+    """Return the smallest pitch >= ``least`` such that ``times`` pitches lead to this bank, by trying."""
     return next(pitch for pitch in range(least, least + banks) if pitch * times % banks == bank % banks)

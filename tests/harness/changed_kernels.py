@@ -1,4 +1,4 @@
-"""Compile CUDA kernels from a copy of kernels_cu in which files were edited, for tests that plant faults."""
+"""Compile CUDA kernels from an edited copy of kernels_cu, for tests that plant faults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuconv.cuda.build import kernel_files
 
 @contextmanager
 def changed_kernels(texts: Mapping[str, str]) -> Iterator[None]:
-    """Compile kernels from a copy of kernels_cu in which the files named by `texts` have these contents."""
+    """Compile kernels from a copy of kernels_cu in which the files named in ``texts`` have these contents."""
     usual = kernel_files.folder
     with tempfile.TemporaryDirectory() as scratch:
         copy = shutil.copytree(usual(), Path(scratch, "kernels_cu"))
@@ -27,7 +27,7 @@ def changed_kernels(texts: Mapping[str, str]) -> Iterator[None]:
 
 
 def exchanged(path: str, old: str, new: str) -> str:
-    """Return the contents of a file of kernels_cu with `old`, which must occur exactly once, replaced by `new`."""
+    """Return the text of a file of kernels_cu with ``old``, which must occur exactly once, replaced by ``new``."""
     text = str(kernel_files.folder().joinpath(*path.split("/")).read_text(encoding="utf-8"))
     assert text.count(old) == 1, f"{path} has {text.count(old)} times, not once: {old}"
     return text.replace(old, new)

@@ -1,6 +1,6 @@
-"""Which CUDA device the tests have: a real one where there is one, else the emulated one, where that can be had.
+"""The CUDA device of the tests: a real one if present, otherwise the emulated one if it can be installed.
 
-Both run the unmodified CuPy. The emulated one takes PTX, so tests that have it ask the compiler for no machine code.
+Both run the unmodified CuPy. The emulated one loads PTX, so tests on it do not compile to machine code.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from tests.harness.tiers import Part
 
 _CAPABILITY = "EMULATED_CUDA_CAPABILITY"
-_CAPABILITIES = (90, 80, 120)  # which the parts of the thorough tests have in turn
-_L2_BYTES = 2**16  # of the emulated device: it is filled before each call that is timed
-_reasons: list[str | None] = []  # of `install`, once it was asked for
+_CAPABILITIES = (90, 80, 120)  # compute capabilities that parts of the thorough tests use in rotation
+_L2_BYTES = 2**16  # L2 size of the emulated device; small, since timing flushes it before each call
+_reasons: list[str | None] = []  # the result of `install`, once it was called
 
 
 def install(part: Part | None = None) -> str | None:
-    """Let CuPy find the emulated device, unless there is a real one; return why it cannot, if so.
+    """Install the emulated device unless there is a real one; return why that is impossible, or None.
 
-    It must come before CuPy is imported, and counts once. There are two devices, of the capability that the variable
-    EMULATED_CUDA_CAPABILITY says; otherwise of one that depends on the part of the thorough tests.
+    Call it before CuPy is imported; later calls return the same. There are two emulated devices. Their compute
+    capability is EMULATED_CUDA_CAPABILITY if set, otherwise chosen by the part of the thorough tests.
     """
     if not _reasons:
         if part is not None:
@@ -49,7 +49,7 @@ def _installed() -> str | None:
     if reason is None:
         machine = replace(Settings.from_environment(), devices=2, l2_bytes=_L2_BYTES)
         try:
-            emulated_cuda.install(machine, replace_nvrtc=False)  # tests look at machine code, too
+            emulated_cuda.install(machine, replace_nvrtc=False)  # keep the real NVRTC: tests also inspect machine code
         except (Unsuitable, RuntimeError) as error:
             reason = str(error)
     if reason is not None:
@@ -58,12 +58,12 @@ def _installed() -> str | None:
 
 
 def emulated() -> bool:
-    """Tell whether CuPy's device is the emulated one."""
+    """Return whether CuPy's device is the emulated one."""
     return install() is None and not hardware()
 
 
 def unavailable_reason() -> str | None:
-    """Return why there is neither a real device nor an emulated one, or None."""
+    """Return why there is neither a real nor an emulated device, or None."""
     return install() or device.unavailable_reason()
 
 
@@ -78,24 +78,24 @@ def real_unavailable_reason() -> str | None:
 
 
 def header() -> str:
-    """Return what pytest's first lines say."""
+    """Return the line on the device in pytest's header."""
     if hardware():
         return "CUDA: a real device, or none"
     return f"CUDA: the emulated device, of capability {os.environ.get(_CAPABILITY, '90')}, if it can be had"
 
 
 def sampled(count: int) -> pytest.MarkDecorator:
-    """Mark tests of which one in so many runs every time on the emulated device; a real one runs all of them."""
+    """Mark tests of which only one in ``count`` runs by default on the emulated device; a real one runs all."""
     return pytest.mark.sampled(count if emulated() else 1)
 
 
 def thorough_if_emulated() -> pytest.MarkDecorator:
-    """Mark tests that take long on the emulated device alone."""
+    """Mark tests that are slow only on the emulated device."""
     return pytest.mark.thorough if emulated() else pytest.mark.gpu
 
 
 def ptx(variant: Variant, architecture: str) -> bytes:
-    """Return what the emulated device loads: PTX, as a rule for the architecture that all other tests have."""
+    """Return the PTX that the emulated device loads, usually for the architecture that other tests also compile for."""
     if _CAPABILITY not in os.environ:
         architecture = architectures.turn(variant)
     return compiler.ptx(variant, architecture).encode()

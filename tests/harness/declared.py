@@ -1,4 +1,4 @@
-"""Structs of all forms that can be read, as CUDA sources declare them; `take` is a kernel of any of them."""
+"""CUDA sources with structs of every form that the struct parser must read; kernel ``take`` accepts any of them."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""CuPy's arrays as far as whole models need them, strictly: they mix with NumPy's no more than CuPy's do.
+"""A strict fake of CuPy, as far as whole models need it: like CuPy's, its arrays do not mix with NumPy's.
 
 with device_arrays() as device:
     y = backend.prepare(model, "CUDA").run([x])
-print(device.to_host)  # the shapes of what went back
+print(device.to_host)  # the shapes that were copied to the host
 
-The functions are NumPy's, behind the signatures of CuPy 14 (onnx/test_cupy_functions.py compares these with CuPy
-itself, where it is installed); gpuconv's own are those of its CPU backend.
+Functions compute by NumPy behind the signatures of CuPy 14 (onnx/test_cupy_functions.py compares these with CuPy, where
+it is installed); gpuconv's operators run on its CPU backend.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UFUNCS = [
     *("abs", "ceil", "exp", "expm1", "floor", "fmax", "fmin", "left_shift", "log", "log1p", "maximum", "minimum"),
     *("power", "right_shift", "rint", "sqrt", "square", "tanh"),
 ]
-FUNCTIONS: dict[str, str] = {  # CuPy's parameters, in its order
+FUNCTIONS: dict[str, str] = {  # CuPy's signatures
     "arange": "start, stop=None, step=1, dtype=None",
     "argmax": "a, axis=None, dtype=None, out=None, keepdims=False",
     "argmin": "a, axis=None, dtype=None, out=None, keepdims=False",
@@ -57,11 +57,11 @@ FUNCTIONS: dict[str, str] = {  # CuPy's parameters, in its order
     "zeros": "shape, dtype=float, order='C'",
 }
 METHODS = ["astype", "copy", "reshape", "swapaxes", "transpose"]
-_FROM_HOST = ("asarray",)  # alone takes NumPy's arrays
+_FROM_HOST = ("asarray",)  # the only function that accepts NumPy arrays
 
 
-class ndarray:  # noqa: N801  # as CuPy calls it
-    """An array on the device: what NumPy would take it for is an error."""
+class ndarray:  # noqa: N801  # CuPy's name
+    """An array on the device; implicit conversion to NumPy is an error."""
 
     __module__ = "cupy"
     __array_ufunc__ = None
@@ -118,7 +118,7 @@ for _name in _ARITHMETIC:
 
 
 def _unwrapped(value: Any) -> Any:
-    """Return a device array's memory; NumPy's arrays are refused where CuPy refuses them, its scalars are not."""
+    """Return a device array's memory; like CuPy, refuse NumPy arrays but not NumPy scalars."""
     if isinstance(value, ndarray):
         return value._host
     if isinstance(value, np.ndarray):
@@ -164,10 +164,10 @@ def _memory(value: Any) -> Any:
 
 @contextmanager
 def device_arrays() -> Iterator[Any]:
-    """Let gpuconv find such arrays where it would find CuPy's.
+    """Replace CuPy by this fake for gpuconv.
 
-    Yields a record: ``to_device`` and ``to_host``, the shapes of what was copied; ``computed``, the operators that ran
-    on the device; ``array`` makes an array on the device, ``memory`` returns that of one.
+    Yields a record: ``to_device`` and ``to_host``, the shapes of copied arrays; ``computed``, the operators that ran on
+    the device; ``array`` makes a device array, ``memory`` returns the memory of one.
     """
     record = SimpleNamespace(to_device=[], to_host=[], computed=[], array=ndarray, memory=_memory)
 
@@ -215,7 +215,7 @@ def _run(
     residual: bool = False,
     invariant: str | None = None,
 ) -> list[ndarray]:
-    """Stand for gpuconv.cuda.run: take device arrays only, and compute on their memory with the CPU backend."""
+    """Replace gpuconv.cuda.run: accept only device arrays, and compute on their memory with the CPU backend."""
     assert outs == (None,) * len(outs)
     assert all(type(array) is ndarray for array in inputs)
     record.computed.append(operator)

@@ -1,4 +1,4 @@
-"""Problems for each form of the kernels of direct sums, usual and random ones, and layouts whose rows lie together."""
+"""Problems for each form of the direct convolution kernels, usual and random ones, and layouts with contiguous rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def title(form: RowForm) -> str:
 def usual(form: RowForm, width: int = 40, height: int = 20, dilation: int = 1) -> tuple[Ints, Ints, dict[str, Any]]:
     """Return x, w and attributes of a small problem: 3 channels, or 2 groups of 4 to 8, with SAME padding.
 
-    The dilation is for forms of stride 1.
+    Only forms of stride 1 support ``dilation``.
     """
     channels, group = (8, 2) if form.filters == GROUPED else (3, 3)
     filters = 16 if form.filters == GROUPED else 3
@@ -60,11 +60,11 @@ def _grouped(random: Random) -> tuple[int, int, int]:
 
 
 def some(form: RowForm, random: Random) -> Problem:
-    """Return a random problem that the form takes: of odd and even extents, any pads, with and without a bias."""
+    """Return a random problem that the form accepts: odd and even extents, any pads, with and without a bias."""
     rank = 1 if form.line else random.choice((2, 2, 3) if form.stride else (1, 2, 3))
     plane = min(rank, 2)
     group, channels, multiplier = (_grouped if form.filters == GROUPED else _depthwise)(random)
-    free = rank - plane  # the depth, which every form takes in any way
+    free = rank - plane  # the depth axis, which no form restricts
     strides = [random.choice((1, 2)) for _ in range(free)]
     dilations = [random.choice((1, 2)) for _ in range(free)]
     kernel = [random.choice((1, 2, 3)) for _ in range(free)]
@@ -81,7 +81,7 @@ def some(form: RowForm, random: Random) -> Problem:
     reaches = [(k - 1) * d + 1 - a - b for k, d, a, b in zip(kernel, dilations, pads, pads[rank:], strict=False)]
     for axis, (reach, stride) in enumerate(
         zip(reaches, strides, strict=True)
-    ):  # two outputs at least: else no stride counts
+    ):  # at least two outputs, so that strides matter
         extents[axis] = max(extents[axis] * (stride if axis >= free else 1), reach + stride, 1)
     filters = group * multiplier
     attributes = {"group": group, "strides": strides, "dilations": dilations, "pads": pads}
@@ -91,7 +91,7 @@ def some(form: RowForm, random: Random) -> Problem:
 
 
 def _steps(form: RowForm, random: Random) -> tuple[int, int]:
-    """Return a stride and a dilation: half of those that a form of stride 1 takes are ones."""
+    """Return a stride and a dilation that the form accepts; for forms of stride 1, half of them are ones."""
     if form.stride == 1:
         stride = random.choice((1, 1, 1, 2, 3))
         return random.choice(((1, 1), (stride, stride * random.choice((1, 2, 3, 4, 5, 6)))))
@@ -99,19 +99,19 @@ def _steps(form: RowForm, random: Random) -> tuple[int, int]:
 
 
 def _extent(random: Random, most: int) -> int:
-    """Even numbers as often as all others: they are what leaves vectors whole."""
+    """Return an extent; multiples of 4, which keep vectors whole, are as frequent as all others."""
     return random.choice((random.randint(1, most), 4 * random.randint(1, -(-most // 4))))
 
 
 def some_channels(form: tuple[int, int, int], random: Random) -> Problem:
-    """Return a random problem for a form of `conv/direct/channels.cu`: channels second, extents that leave outputs."""
+    """Return a random problem for a form of `conv/direct/channels.cu`: NCHW shapes with non-empty outputs."""
     rank = random.choice((1, 2, 2, 3))
     group, filters = random.choice((2, 3, 8, 12, 40)), random.choice((1, 1, 1, 2, 4))
     taps = [random.choice((1, 2, 3, 5, 9)) for _ in range(rank)]
     steps = [random.choice((1, 2, 3)) for _ in range(rank)]
     dilations = [random.choice((1, 1, 2, 3)) for _ in range(rank)]
     if form[0]:
-        taps[-1] = max(2, taps[-1])  # a single tap has no distance to another
+        taps[-1] = max(2, taps[-1])  # dilation needs two taps
         steps[-1] = form[0] * dilations[-1]
     ends = [[random.randrange((k - 1) * d + 2) for k, d in zip(taps, dilations, strict=True)] for _ in range(2)]
     least = [max(1, (k - 1) * d + 1 - a - b + s) for k, d, s, a, b in zip(taps, dilations, steps, *ends, strict=True)]
@@ -122,7 +122,7 @@ def some_channels(form: tuple[int, int, int], random: Random) -> Problem:
 
 
 def some_transposed(random: Random) -> Problem:
-    """Return a random problem for `conv/direct/transpose.cu`: an output meets at most two taps along each axis."""
+    """Return a random problem for `conv/direct/transpose.cu`: each output has at most two taps along each axis."""
     rank, group, filters = random.choice((1, 2, 2)), random.choice((1, 2, 5, 8)), random.choice((1, 1, 2, 3))
     steps = [random.choice((1, 2, 3, 4, 8)) for _ in range(rank)]
     taps = [random.randint(1, 2 * step) for step in steps]
@@ -136,11 +136,11 @@ def some_transposed(random: Random) -> Problem:
     return Problem("conv_transpose", x_shape, w_shape, random.choice((None, (group * filters,))), attributes)
 
 
-# ---------------------------------------------------------------- layouts whose rows are neighbours
+# ---------------------------------------------------------------- layouts with contiguous rows
 
 
 def _shifted(array: Any) -> Any:
-    """Begins one element into its memory: no vector is aligned."""
+    """The array starts one element into its memory, so that no vector is aligned."""
     memory = np.zeros(array.size + 1, array.dtype)[1:]
     view = memory.reshape(array.shape)
     view[...] = array
@@ -148,7 +148,7 @@ def _shifted(array: Any) -> Any:
 
 
 def _cut(array: Any) -> Any:
-    """Rows with something before and after them, in planes with more rows."""
+    """Rows have unused elements before and after them, and planes have unused rows."""
     spread = np.zeros((*(n + 1 for n in array.shape[:-1]), array.shape[-1] + 5), array.dtype)
     view = spread[(*(slice(1, None),) * (array.ndim - 1), slice(3, 3 + array.shape[-1]))]
     view[...] = array
@@ -156,7 +156,7 @@ def _cut(array: Any) -> Any:
 
 
 def _backwards(array: Any) -> Any:
-    """Every axis but that of the row runs backwards."""
+    """Every axis except the last has a negative stride."""
     turned = (*(slice(None, None, -1),) * (array.ndim - 1), slice(None))
     return np.ascontiguousarray(array[turned])[turned]
 

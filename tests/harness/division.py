@@ -1,4 +1,4 @@
-"""Runs the kernels' division by numbers known beforehand on numbers of every size."""
+"""Run the kernels' division by precomputed divisors on numbers of every size."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ DIVISORS = (
 
 
 def numbers_beside_multiples(divisor: int, limit: int) -> Any:
-    """Where a quotient that is off by one shows: around the first and the last multiples."""
+    """Return numbers around the first and last multiples, where a quotient that is off by one shows."""
     last = (limit - 1) // divisor
     multiples = {q * divisor for q in (0, 1, 2, 3, last // 3, last // 2, last - 1, last) if q >= 0}
     return sorted({n + off for n in multiples for off in (-1, 0, 1) if 0 <= n + off < limit} | {limit - 1})
 
 
-# Dividers that the host prepared, and those that a kernel of ConvTranspose prepares for itself.
+# Dividers prepared by the host, and those that ConvTranspose kernels prepare themselves.
 PREPARED = {"by the host": "*prepared", "by the kernel": "divider(static_cast<{index}>(prepared->divisor))"}
 
 
 def check(wide: bool, side: str) -> None:
-    """Raise AssertionError where a quotient or a remainder is wrong."""
+    """Raise AssertionError if a quotient or a remainder is wrong."""
     index, limit = index_name(wide), 2**63 if wide else 2**31
     entry = ENTRY.format(index=index, prepared=PREPARED[side].format(index=index))
     tile = gemm_base.TILES["float32"][1]

@@ -1,4 +1,4 @@
-"""How the tests run the CUDA backend: on which device, with whose limits, index width and kernel."""
+"""How tests run the CUDA backend: device, limits, index width and choice of kernels."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8")
 
 
 def architecture(dtype: Any, rank: int) -> str:
-    """One for each dtype and rank, so that planners meet the limits of all of them."""
+    """Return an architecture that depends on dtype and rank, so that planners see the limits of all of them."""
     return ARCHITECTURES[(_DTYPES.index(np.dtype(dtype).name) + rank) % len(ARCHITECTURES)]
 
 
 @contextmanager
 def indices(wide: bool) -> Iterator[None]:
-    """Give small arrays 64-bit indices, by a limit of 0 for those of 32 bits."""
+    """Use 64-bit indices even for small arrays, if ``wide``."""
     before = params.INDEX_LIMIT
     params.INDEX_LIMIT = 0 if wide else before
     try:
@@ -41,8 +41,8 @@ def indices(wide: bool) -> Iterator[None]:
 
 @contextmanager
 def long_walks(wanted: bool) -> Iterator[None]:
-    """Let threads of pools' gradients go far on small arrays too."""
-    most = slice(1 if wanted else None)  # of the lengths, the longest one first
+    """Let threads of pool-gradient kernels walk as far as possible, also on small arrays."""
+    most = slice(1 if wanted else None)  # lengths are sorted, the longest first
     of_base, of_scatter = base._WALKS[most], scatter._WALKS[most]
     with mock.patch.object(base, "_WALKS", of_base), mock.patch.object(scatter, "_WALKS", of_scatter):
         yield
@@ -50,14 +50,14 @@ def long_walks(wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def boxes(columns: int, slices: int, walk: int) -> Iterator[None]:
-    """Let threads that scatter gradients of pools have boxes of this size, and make so many rows of windows."""
+    """Give threads of the scatter kernels boxes of this size, and walks over ``walk`` rows of windows."""
     with mock.patch.multiple(scatter, _COLUMNS=(columns,), _SLICES=(slices,), _WALKS=(walk,)):
         yield
 
 
 @contextmanager
 def preferred(text: str) -> Iterator[None]:
-    """Let planners take the candidate of this name, or the quickest of those with this in theirs, if there is one."""
+    """Make planners pick the candidate with this name, or the fastest whose name contains ``text``, if there is one."""
 
     def pick(candidates: Sequence[Candidate]) -> Candidate:
         exact = [one for one in candidates if one.name == text]
@@ -69,7 +69,7 @@ def preferred(text: str) -> Iterator[None]:
 
 
 def every_candidate(names: list[str]) -> Iterator[AbstractContextManager[None]]:
-    """Yield contexts as :func:`offers.every_candidate`, and keep the names of all that planners could take."""
+    """Yield the contexts of :func:`offers.every_candidate`, and store the names of all candidates in ``names``."""
     for turn in offers.every_candidate():
         with turn:
             of_turn = offers.picked()
@@ -84,13 +84,13 @@ def every_candidate(names: list[str]) -> Iterator[AbstractContextManager[None]]:
 
 @contextmanager
 def some_candidate(number: int) -> Iterator[None]:
-    """Let planners take one of the candidates that a problem has, another one for each number."""
+    """Make planners pick candidate number ``number``, modulo the number of candidates."""
     with offers.picking(lambda candidates: candidates[number % len(candidates)]):
         yield
 
 
 class _Unseen:
-    """What is known of launches on a real device."""
+    """The record of a real device, which does not observe launches."""
 
     def __init__(self) -> None:
         self.launches: list[Any] = []
@@ -101,9 +101,9 @@ class _Unseen:
 
 @contextmanager
 def any_cuda(**options: Any) -> Iterator[Any]:
-    """Let gpuconv's operators run NumPy arrays on a real device; where there is none, it is `emulated_cuda`.
+    """Run gpuconv's operators on NumPy arrays on a real device, or by `emulated_cuda` if there is none.
 
-    The options are that one's, and mean nothing to a real device, of which no launches are known.
+    The options are those of `emulated_cuda`; on a real device they are ignored, and no launches are recorded.
     """
     if cuda_device.hardware():
         unseen = _Unseen()
@@ -116,9 +116,9 @@ def any_cuda(**options: Any) -> Iterator[Any]:
 
 @contextmanager
 def varied_cuda(dtype: Any, rank: int, seed: int) -> Iterator[Any]:
-    """Any device; width, kernel, schedule and the time of asynchronous copies follow the seed.
+    """Like `any_cuda`, with index width, kernel, schedule and completion time of async copies chosen by the seed.
 
-    So does the number of multiprocessors: with few of them, splits of tiles come after whole ones.
+    The number of multiprocessors is chosen, too: with few of them, split tiles follow whole ones.
     """
     random = Random(seed)
     with (

@@ -1,8 +1,8 @@
-"""The real CuPy on the emulated device, with kernels that do nothing: what calls ask the driver for is seen at once.
+"""CuPy on the emulated device with kernels that do nothing, to observe what calls request of the driver.
 
 with idle_kernels(tmp_path) as sent:
     y = gpuconv.conv(gpuconv.to_device(x), gpuconv.to_device(w))  # nothing is compiled or computed
-    sent.launches[0].parameters  # the bytes that the driver has copied
+    sent.launches[0].parameters  # the bytes that the driver received
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _PTX = """.version 8.0
 
 @dataclass
 class Sent:
-    """What the driver was asked for.
+    """Requests to the driver.
 
     Attributes
     ----------
-    cupy : CuPy itself.
-    launches : in order; they run as late as they may.
-    loads : of each kernel that was loaded, its name and device.
-    allocations : bytes, in order.
-    times : milliseconds that kernels take, as events have it; 1 of those that are not there.
+    cupy : the CuPy module.
+    launches : in order; each runs as late as possible.
+    loads : name and device of each kernel that was loaded.
+    allocations : sizes in bytes, in order.
+    times : milliseconds that events measure, by kernel name; 1 by default.
     """
 
     cupy: Any
@@ -55,12 +55,12 @@ class Sent:
 
     @property
     def have_run(self) -> int:
-        """How many launches have run: none, unless something has waited for the device."""
+        """The number of launches that have run: 0 unless something has synchronised with the device."""
         return int(control.driver().emulated_launches()) - self._before
 
     @contextmanager
     def room(self, nbytes: int) -> Iterator[None]:
-        """Let the thread have so many bytes of device memory for new arrays, each of whole 512 bytes."""
+        """Limit the device memory for new arrays in this thread; allocations are rounded up to 512 bytes."""
         pool = self.cupy.cuda.MemoryPool()
         pool.set_limit(size=nbytes)
         with self.cupy.cuda.using_allocator(pool.malloc):
@@ -73,9 +73,9 @@ def _nothing(variant: Variant, architecture: str) -> bytes:
 
 @contextmanager
 def idle_kernels(folder: Path, **settings: Any) -> Iterator[Sent]:
-    """Let all kernels of gpuconv's do nothing; `settings` are fields of the emulated driver's.
+    """Replace all of gpuconv's kernels by empty ones; ``settings`` are fields of the emulated driver's settings.
 
-    Choices that were measured are kept in the folder, and not found in the user's.
+    Measured choices are stored in ``folder``, apart from the user's.
     """
     cupy = importlib.import_module("cupy")
     sent = Sent(cupy)
@@ -97,11 +97,11 @@ def idle_kernels(folder: Path, **settings: Any) -> Iterator[Sent]:
             self.launches = len(sent.launches)
 
     def elapsed(begin: Event, end: Event, real: Any = cupy.cuda.get_elapsed_time) -> float:
-        real(begin, end)  # which refuses what has not happened yet
+        real(begin, end)  # raises if an event has not completed
         return float(sum(sent.times.get(launch.name, 1.0) for launch in sent.launches[begin.launches : end.launches]))
 
     with ExitStack() as stack:
-        gc.disable()  # a module that is garbage is unloaded when that is found, for which the device is waited for
+        gc.disable()  # collecting a module would unload it, which synchronises with the device
         stack.callback(gc.enable)
         stack.callback(cupy.cuda.runtime.deviceSynchronize)
         stack.enter_context(visible())

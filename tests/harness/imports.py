@@ -1,4 +1,4 @@
-"""Which modules of gpuconv import which, as their source says."""
+"""The import graph of gpuconv's modules, from their source."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ PACKAGE = Path(gpuconv.__file__).parent
 
 @cache
 def modules() -> dict[str, Path]:
-    """Return the file of every module of the package, by its name from ``gpuconv.`` on."""
+    """Return the file of every module, by its name without ``gpuconv.``."""
     return {name_of(path): path for path in PACKAGE.rglob("*.py")}
 
 
 def name_of(path: Path) -> str:
-    """Return the name of a file's module from ``gpuconv.`` on, as ``cuda.plan``."""
+    """Return the name of a file's module without ``gpuconv.``, as ``cuda.plan``."""
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").rstrip(".")
 
 
 def imports() -> dict[str, set[str]]:
-    """Return every module of the package with those that it imports, wherever it does."""
+    """Return for every module the modules of the package that it imports, also inside functions."""
     return {name: imported(name) for name in modules()}
 
 
 @cache
 def imported(name: str) -> set[str]:
-    """Return the modules of the package that one of them imports."""
+    """Return the modules of the package that one module imports."""
     tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     found = [(node.module or "", alias.name) for node in nodes for alias in node.names]

@@ -1,4 +1,4 @@
-"""Interrupts at chosen instants, for tests of what they leave behind."""
+"""Interrupts at chosen moments, to test the state that they leave behind."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ DEADLINE = 30  # seconds for what takes milliseconds
 
 
 class Interrupt(BaseException):
-    """What the signal handler raises, as the usual one raises KeyboardInterrupt."""
+    """Raised by the signal handler, like KeyboardInterrupt."""
 
 
 class Interrupts:
-    """The signal handler; it raises as often as told, then no more."""
+    """A signal handler that raises a given number of times."""
 
     def __init__(self) -> None:
         self.left = 0
@@ -27,12 +27,12 @@ class Interrupts:
             raise Interrupt
 
     def arm(self, times: int = 1) -> None:
-        """Let the next signals raise."""
+        """Let the next ``times`` signals raise."""
         self.left = times
 
     def during(self, call: Callable[[], object], seconds: float, again: float | None = None) -> bool:
-        """Call; raise so long after the beginning, and ``again`` after that. Tell whether the call was cut short."""
-        with suppress(Interrupt):  # the second, where it comes after the call
+        """Call; raise after ``seconds``, and once more after ``again``. Return whether the call was interrupted."""
+        with suppress(Interrupt):  # the second one, if it comes after the call
             try:
                 self.arm(1 if again is None else 2)
                 signal.setitimer(signal.ITIMER_REAL, seconds, again or 0)
@@ -46,10 +46,11 @@ class Interrupts:
 
 @contextmanager
 def interrupts(times: int = 0) -> Iterator[Interrupts]:
-    """Let SIGALRM raise an Interrupt in the main thread, so often or when told so.
+    """Let SIGALRM raise an Interrupt in the main thread, ``times`` times or when armed.
 
-    The handler stays afterwards and does nothing: another thread may have been given a last signal already. Meanwhile
-    the garbage collector calls nobody back, as test libraries ask it to: an Interrupt there would reach no call.
+    The handler stays installed afterwards and does nothing, since a last signal may already be pending for another
+    thread. Callbacks of the garbage collector, which test libraries install, are disabled: an Interrupt in one would be
+    lost.
     """
     handler, called_back = Interrupts(), gc.callbacks[:]
     handler.arm(times)
@@ -64,7 +65,7 @@ def interrupts(times: int = 0) -> Iterator[Interrupts]:
 
 
 def eventually(condition: Callable[[], bool], seconds: float = DEADLINE) -> bool:
-    """Wait until something holds; tell whether it does."""
+    """Wait until ``condition`` holds, at most ``seconds``; return whether it does."""
     until = time.monotonic() + seconds
     while not condition() and time.monotonic() < until:
         time.sleep(0.002)

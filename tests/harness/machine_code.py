@@ -1,4 +1,4 @@
-"""Kernels as machine code, compiled together with the PTX that the emulator runs."""
+"""Compile kernels to machine code, together with the PTX that the emulator runs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from gpuconv.cuda.build.variant import Variant
 from gpuconv.cuda.variants import all_variants
 from tests.emulator.compile import READ, own, turn
 
-_OPTIONS = (*compiler._OPTIONS, compiler._LINE_INFO)  # lines change no instruction
+_OPTIONS = (*compiler._OPTIONS, compiler._LINE_INFO)  # line info does not change instructions
 
 
 def of_kernels(*sources: str) -> Any:
-    """Mark a test of nothing but the machine code of these files' kernels, which only changes with them: thorough.
+    """Mark a test of only the machine code of these files' kernels as thorough: its result changes only with them.
 
-    Where one of the files has changed a run takes the test all the same.
+    If one of the files has changed, whole runs include the test nevertheless.
     """
 
     def mark(test: Any) -> Any:
@@ -36,7 +36,7 @@ def of_kernels(*sources: str) -> Any:
 
 
 def groups() -> dict[str, list[Variant]]:
-    """Return all variants by operator, dtype and spatial rank, as their names have them: ``conv_float32_3d``."""
+    """Return all variants by operator, dtype and spatial rank, as ``conv_float32_3d``."""
     found: dict[str, list[Variant]] = {}
     for variant in all_variants():
         found.setdefault(re.match(r".+?_\dd", variant.name)[0], []).append(variant)
@@ -44,7 +44,7 @@ def groups() -> dict[str, list[Variant]]:
 
 
 def of_sources() -> dict[str, list[Variant]]:
-    """Return all variants by their source and the beginning of their names: ``conv-gemm-conv-conv_float32``."""
+    """Return all variants by source and the start of their names, as ``conv-gemm-conv-conv_float32``."""
     found: dict[str, list[Variant]] = {}
     for variant in all_variants():
         name = re.match(r".+?(?=_\dd)", variant.name)[0]
@@ -53,17 +53,17 @@ def of_sources() -> dict[str, list[Variant]]:
 
 
 def looked_at(variants: Iterable[Variant], architecture: str) -> list[Variant]:
-    """Return those that every run of the tests compiles for an architecture: each for one of its own."""
+    """Return the variants that every run compiles for this architecture; each variant has one such architecture."""
     return [one for one in variants if architecture == turn(one)]
 
 
 def left(variants: Iterable[Variant], architecture: str) -> list[Variant]:
-    """Return those that only thorough tests compile for an architecture."""
+    """Return the variants that only thorough tests compile for this architecture."""
     return [one for one in variants if architecture in own(one) and architecture != turn(one)]
 
 
 def reports(variants: list[Variant], architecture: str, threads: int, keep: bool) -> dict[str, compiler.Report]:
-    """Compile variants, and keep them or not; return what the assembler says of each."""
+    """Compile variants, storing them in the cache if ``keep``; return ptxas' report of each."""
     with ThreadPoolExecutor(threads) as pool:
         built = pool.map(lambda variant: build(variant, architecture, keep), variants)
         return {variant.name: _report(one.log) for variant, one in zip(variants, built, strict=True)}
@@ -76,10 +76,9 @@ def _report(log: str) -> compiler.Report:
 
 
 def build(variant: Variant, architecture: str, keep: bool = True) -> cache.Entry:
-    """Compile for ``sm_…`` unless it is in the cache, so that a run of the tests compiles each kernel once.
+    """Compile for ``sm_…`` unless cached, so that a run compiles each kernel once.
 
-    PTX is made on the way, and goes into the cache where `gpuconv.cuda.build.compile.ptx` finds it. Unless it is to be
-    kept, what is compiled has no file.
+    The PTX is cached as well, where `gpuconv.cuda.build.compile.ptx` finds it. Without ``keep`` nothing is stored.
     """
     source = sources.source(variant)
     names = (architecture, architecture.replace("sm_", "compute_"))
@@ -98,9 +97,9 @@ def build(variant: Variant, architecture: str, keep: bool = True) -> cache.Entry
 
 @lru_cache(maxsize=128)
 def code(variant: Variant, architecture: str = READ) -> list[Instruction]:
-    """Return the instructions of a kernel, by default for the architecture that tests compile it for anyway.
+    """Return a kernel's SASS, by default for the architecture that tests compile it for anyway.
 
-    AssertionError where it keeps anything in local memory.
+    Raises AssertionError if the kernel uses local memory.
     """
     assert architecture != READ or turn(variant) == READ, (
         f"{variant.name} would be compiled for {turn(variant)} as well"

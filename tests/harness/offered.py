@@ -1,4 +1,4 @@
-"""What families of kernels answer to a problem, for tests that look at single ones."""
+"""What kernel families offer for a problem, for tests of single families."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpuconv.cuda.plan.offers import Candidate, Refusal
 
 
 def candidates(module: Any, problem: Any, limits: Limits) -> list[Candidate]:
-    """Return those of a family, or of all families that a module lists."""
+    """Return the candidates of a family, or of all families that a module lists."""
     return offers.of(getattr(module, "FAMILIES", (module,)), problem, limits)[0]
 
 
 def refused(family: Any, problem: Any, limits: Limits) -> Refusal | None:
-    """Return why a family does not take a problem, plain or not; None where it does."""
+    """Return why a family refuses a problem, or None if it accepts it."""
     found = list(family.offers(problem, limits))
     refusals = [one for one in found if isinstance(one, Refusal)]
     assert len(refusals) <= 1, refusals
@@ -26,13 +26,13 @@ def refused(family: Any, problem: Any, limits: Limits) -> Refusal | None:
 
 
 def why_not(family: Any, problem: Any, limits: Limits) -> str | None:
-    """Return the reason alone."""
+    """Return only the reason of the refusal."""
     refusal = refused(family, problem, limits)
     return refusal and refusal.why
 
 
 def said(plan: Plan, family: Any) -> str | None:
-    """Return why a family has no candidate as a plan's reasons say it, to which several families may have the same."""
+    """Return the reason of a family's refusal from a plan's ``reasons``, where several families may share one."""
     for line in plan.reasons:
         names, _, why = line.removeprefix("not by ").partition(": ")
         if line.startswith("not by ") and family.NAME in names.split(", "):
@@ -41,5 +41,5 @@ def said(plan: Plan, family: Any) -> str | None:
 
 
 def family(found: list[Candidate]) -> Any:
-    """Return a family that always offers these."""
+    """Return a family that always offers these candidates."""
     return SimpleNamespace(NAME="given", offers=lambda problem, limits: iter(found))

@@ -1,4 +1,4 @@
-"""Runs the kernels' numbering of ConvTranspose's phases: each once, those with the most taps first."""
+"""Run the kernels' numbering of ConvTranspose's phases: each phase once, those with the most taps first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AXES = [
 
 
 def check(wide: bool) -> None:
-    """Raise AssertionError where a phase, its taps or its place among the others is wrong."""
+    """Raise AssertionError if a phase, its taps or its rank is wrong."""
     index = index_name(wide)
     variant = ffma.variant("conv_transpose", "float32", wide, 4, gemm_base.TILES["float32"][1], True)
     text = sources.source(variant) + ENTRY.format(index=index)

@@ -1,4 +1,4 @@
-"""Plans and problems of convolutions for tests that look at single families, and what their launches' structs hold."""
+"""Plans and problems of convolutions for tests of single families, and the fields of their launches' structs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def plan(
 
 
 def plain(struct: Any) -> Any:
-    """A struct as dictionaries and lists, dividers as their divisors."""
+    """Return a struct as dictionaries and lists, with dividers as their divisors."""
     names = struct.dtype.names
     if names is None:
         return struct.tolist()
@@ -108,14 +108,14 @@ def max_pool_grad(x: Ints, dtype: str = "float32", last: bool = False, **attribu
 
 
 def strides(shape: Ints, layout: str = "NHWC") -> Ints:
-    """Strides of an array of this shape, N, C, D1, ..., in a layout."""
+    """Return strides of a contiguous array in a layout, for the axes N, C, D1, ..."""
     return layouts.channels_second(layout, contiguous_strides(layouts.as_given(layout, shape)))
 
 
 def conv_of(
     dtype: str, *, batch: int, group: int, channels: int, filters: int, x_extent: Ints, y_extent: Ints, **axes: Ints
 ) -> Problem:
-    """A Conv of these numbers, whether or not they fit together; ``axes`` are taps, column_strides, dilations, pads."""
+    """Return a Conv problem with these numbers, consistent or not; ``axes``: taps, column_strides, dilations, pads."""
     arrays = {"x_shape": (batch, group * channels, *x_extent), "y_shape": (batch, group * filters, *y_extent)}
     empty: dict[str, Any] = dict.fromkeys(("x_strides", "y_strides", "w_strides", "phases", "strides"), ())
     known: dict[str, Any] = {"group": group, "channels": channels, "filters": filters, "batch": batch, **arrays, **axes}

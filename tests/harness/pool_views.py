@@ -1,4 +1,4 @@
-"""Views of MaxPool's problems with other extents or strides, several axes at once."""
+"""Variants of a MaxPool problem with other extents or strides on several axes at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FIELDS = {
 
 
 def changed(view: PoolView, **more: tuple[int, ...]) -> PoolView:
-    """Return the view with these extents of x and y, strides along axes, or strides of arrays from the image's on."""
+    """Return the view with these extents of x and y, strides along axes, or array strides from the batch axis on."""
     found: Any = {name: getattr(view, name) for name in _AXES}
     for what, values in more.items():
         field, names = _FIELDS[what]

@@ -1,4 +1,4 @@
-"""Files of `kernels_cu` by what their kernels do, for the marker `kernels` of tests that prove several of them."""
+"""Groups of files of `kernels_cu`, for the marker `kernels` of tests that cover several of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a warp executes each time round a kernel's main loop, found in its machine code.
+"""Find the instructions that a warp executes per iteration of a kernel's main loop, from its SASS.
 
-A loop has ways that are seldom taken: to a new tap, past the last slice, for addresses that are not aligned. The steady
-way is the shortest one on which everything that belongs to a slice of K happens.
+A loop has rare paths: for a new tap, past the last slice, for unaligned addresses. The steady path is the shortest one
+that includes everything belonging to one slice of K.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.sass import Instruction, main_loop
 
-_MOST = 20_000  # ways, after which something must be wrong
+_MOST = 20_000  # paths; more mean that something is wrong
 
 
 def ways_round(code: Sequence[Instruction], loop: range | None = None) -> Iterator[tuple[int, ...]]:
-    """Yield the numbers of the instructions on every way from a loop's beginning, or the main one's, back to it.
+    """Yield every path from the start of a loop (by default the main loop) back to it, as instruction indices.
 
-    Loops inside are gone through once.
+    Inner loops are passed through once.
     """
     loop, count = loop or main_loop(code), 0
     todo: list[tuple[int, tuple[int, ...]]] = [(loop.start, ())]
@@ -30,7 +30,7 @@ def ways_round(code: Sequence[Instruction], loop: range | None = None) -> Iterat
 def _walk(
     code: Sequence[Instruction], loop: range, at: int, way: tuple[int, ...], todo: list[tuple[int, tuple[int, ...]]]
 ) -> Iterator[tuple[int, ...]]:
-    """Go on from one instruction; leave where branches part as more to do."""
+    """Follow a path from one instruction; branches add further paths to ``todo``."""
     while at in loop:
         one, way = code[at], (*way, at)
         always = one.predicate in ("", "PT", "UPT")
@@ -49,9 +49,9 @@ def _walk(
 
 
 def steady(code: Sequence[Instruction], parts: Mapping[str, int], loop: range | None = None) -> list[Instruction]:
-    """Return the instructions on the shortest way round that has so many of each of these opcodes."""
+    """Return the instructions of the shortest path with at least these numbers of these opcodes."""
     found = [
-        [one for number in way if (one := code[number]).predicate != "!PT"]  # which never holds
+        [one for number in way if (one := code[number]).predicate != "!PT"]  # !PT is never true
         for way in ways_round(code, loop)
     ]
     whole = [way for way in found if parts.items() <= Counter(one.opcode for one in way).items()]

@@ -1,4 +1,4 @@
-"""Division by numbers known beforehand: quotients and remainders are exact, whoever prepared the divisor."""
+"""Division by precomputed divisors is exact, prepared by the host or by a kernel."""
 
 from __future__ import annotations
 

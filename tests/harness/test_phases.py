@@ -1,4 +1,4 @@
-"""The phases of ConvTranspose as the kernels number them: each once, those with the most taps first."""
+"""Kernels number ConvTranspose's phases completely, those with the most taps first."""
 
 from __future__ import annotations
 

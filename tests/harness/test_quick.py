@@ -1,4 +1,4 @@
-"""The quick tests: which they are, and that they need no compiler."""
+"""Quick tests cannot compile or emulate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_there_is_no_compiler_for_this_test() -> None:
     for ask in (nvrtc.identity, nvrtc.version, lambda: nvrtc.build("kernel", "", "sm_80", ())):
         with pytest.raises(CompileError, match="a quick test must not compile"):
             ask()
-    reason = emulator.unavailable_reason.__wrapped__()  # what is kept of it holds for other tests
+    reason = emulator.unavailable_reason.__wrapped__()  # uncached: the cached reason holds for other tests
     assert "g++" in str(reason)
 
 

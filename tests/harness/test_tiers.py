@@ -1,4 +1,4 @@
-"""Which tests each tier takes: none is lost, and every function of the sampled ones is in the normal tier."""
+"""The tiers partition the tests: none is lost, and every sampled function has a test in the normal tier."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_plain():
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., set[str]]:
-    """Return the names of the tests that a command line takes."""
+    """Return the names of the tests that a command line selects."""
     (tmp_path / "test_some.py").write_text(TESTS)
 
     def names(*words: str) -> set[str]:

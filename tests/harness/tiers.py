@@ -1,4 +1,4 @@
-"""Which tests a run takes: the normal tier, the thorough one as well, or a part of the thorough one alone."""
+"""The tiers of tests: normal, normal plus thorough, or one part of the thorough tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Part(NamedTuple):
 
 
 def part(text: str | None) -> Part | None:
-    """Return ``2/3`` as a part; ValueError for what is none."""
+    """Parse a part such as ``2/3``; raises ValueError if it is invalid."""
     if text is None:
         return None
     number, parts = map(int, text.split("/"))
@@ -30,7 +30,7 @@ def part(text: str | None) -> Part | None:
 
 
 def checked(text: str) -> str:
-    """Return the text of a part, which unlike a part can be sent to other processes; ArgumentTypeError otherwise."""
+    """Validate the text of a part, and return it (text can be sent to workers); raises ArgumentTypeError."""
     try:
         part(text)
     except ValueError:
@@ -41,12 +41,12 @@ def checked(text: str) -> str:
 def select(
     items: Sequence[pytest.Item], thorough: bool, part: Part | None, choice: Choice | None = None
 ) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Return the tests that run, and those that do not; with a choice, only those that it takes."""
+    """Return the tests to run, and the others; a choice restricts the tests further."""
     unsampled = _unsampled(items)
 
     def runs(item: pytest.Item) -> bool:
         adds = item in unsampled or item.get_closest_marker("thorough") is not None
-        if part is not None:  # random tests take more examples there
+        if part is not None:  # random tests run again there, with more examples
             adds = adds or hasattr(getattr(item, "obj", None), "hypothesis")
             return adds and _drawn(item, "part") % part.parts == part.number - 1
         if choice is None:
@@ -61,7 +61,7 @@ def select(
 
 
 def _unsampled(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """Return the tests that `sampled` leaves out of the normal tier."""
+    """Return the tests that `sampled` excludes from the normal tier."""
     functions: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in items:
         sampled = item.get_closest_marker("sampled")
@@ -75,6 +75,6 @@ def _unsampled(items: Iterable[pytest.Item]) -> set[pytest.Item]:
 
 
 def _drawn(item: pytest.Item, purpose: str = "") -> int:
-    """Return a number that stays, the same for tests of the same parameters, which share what is compiled."""
+    """Return a stable pseudo-random number, equal for tests with equal parameters, which share compiled kernels."""
     name = item.callspec.id if hasattr(item, "callspec") else item.name
     return zlib.crc32(f"{purpose} {item.path.name} {name}".encode())

@@ -1,4 +1,4 @@
-"""What tests of compiling share: the marker for those that need NVRTC, and small kernels in a folder of their own."""
+"""Helpers for tests of compiling: markers for tests that need NVRTC, and small kernels in a folder of their own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _missing() -> str | None:
 
 FOLDER = Path(__file__).parents[2] / "kernels_cu"
 _REASON = _missing()
-needs_nvrtc = pytest.mark.skipif(  # GPUCONV_REQUIRE_EMULATOR=1 lets the tests run into what is missing
+needs_nvrtc = pytest.mark.skipif(  # with GPUCONV_REQUIRE_EMULATOR=1 tests run and fail instead
     _REASON is not None and os.environ.get("GPUCONV_REQUIRE_EMULATOR") != "1", reason=str(_REASON)
 )
 needs_disassembler = pytest.mark.skipif(
@@ -55,7 +55,7 @@ __device__ __forceinline__ float scaled(float number, int factor) { return numbe
 
 
 def variant(name: str = "scale_4", **changes: Any) -> Variant:
-    """Return one of the kernel in ``FILES``, but for the changes."""
+    """Return a variant of the kernel in ``FILES``, with changed fields."""
     fields: dict[str, Any] = {"source": "scale.cu", "function": "scale", "arguments": ("4",), "parameter": "Scale"}
     fields |= {"threads": 128, "blocks_per_sm": 2}
     return Variant(name, **(fields | changes))
@@ -72,7 +72,7 @@ def write(folder: Path, files: Mapping[str, str] = FILES) -> Path:
 
 @pytest.fixture
 def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, str]], Path]:
-    """Let ``FILES`` be all sources there are, and the cache an empty folder; return a function that writes more."""
+    """Make ``FILES`` the only kernel sources, with an empty cache; return a function that writes more files."""
     folder = write(tmp_path / "kernels_cu")
     monkeypatch.setattr(kernel_files, "folder", lambda: folder)
     monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "cache"))

@@ -1,6 +1,6 @@
 """A backend that does what the model's name says before, or instead of, returning its input.
 
-The test that it runs is a MaxPool whose windows have one element, so that its input is the right answer.
+Its test is a MaxPool whose windows have one element, so the input is the right answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __version__ = "7.5"
 
 
 class Ended(BaseException):
-    """No Exception, as what ends a thread or a coroutine in some frameworks."""
+    """Not an Exception, like what ends a thread or a coroutine in some frameworks."""
 
 
 def _raise(error: BaseException) -> Any:

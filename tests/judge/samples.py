@@ -56,7 +56,7 @@ def _suite() -> Path:
 
 
 def copied_suite(folder: Path) -> Path:
-    """Copy the suite of these problems, which is written once, into a folder; return where it is."""
+    """Copy the suite of these problems, which is written once, into a folder; return its path."""
     return Path(shutil.copytree(_suite(), folder / "suite"))
 
 

@@ -27,14 +27,14 @@ NOTHING: dict[str, list[str]] = {name: [] for name in ("operator", "opset", "typ
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let the suite be of a few problems, and the cache be empty."""
+    """Replace the suite by a few problems, and the cache by an empty one."""
     monkeypatch.setattr(suite, "problems", lambda seed, count: sample())
     monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "cache"))
 
 
 @pytest.fixture
 def kinds(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Let no target run: these are the verdicts by part of a test's name, all others agree."""
+    """Return the verdicts by part of a test's name, which replace running the target; all other tests agree."""
     wanted: dict[str, str] = {}
 
     def run(target: str, tests: Sequence[verdicts.Test], *_: Any) -> list[runner.Outcome]:
@@ -264,7 +264,7 @@ def test_a_missing_package_is_named_with_its_command(error: Run, monkeypatch: py
 
 
 def test_a_silent_terminal_shows_that_time_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever takes long, the line changes every second."""
+    """The line changes every second during any long step."""
     texts: list[str] = []
     stream = SimpleNamespace(isatty=lambda: True, write=texts.append, flush=lambda: None)
     monkeypatch.setattr(terminal.sys, "stderr", stream)

@@ -44,7 +44,7 @@ def test_max_unpool_agrees_with_onnx_s_node_tests() -> None:
     assert len(node_tests("MaxUnpool")) == 2
     for test in node_tests("MaxUnpool"):
         (inputs, (y,)) = test.data_sets[0]
-        if len(inputs) == 2:  # the other numbers output_shape, which is disputed
+        if len(inputs) == 2:  # Indices with output_shape are disputed
             np.testing.assert_array_equal(definition.max_unpool(*inputs, **keywords(test.model)), y)
 
 

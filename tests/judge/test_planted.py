@@ -122,7 +122,7 @@ def positive_zero_larger(one: Problem) -> Outputs:
 
 
 def nan_by_position(one: Problem) -> Outputs:
-    """NaN where the last element of a window is NaN, the largest of the others elsewhere."""
+    """Propagate NaN to every second maximum that has one in its window, and ignore it in the rest."""
     right = outputs(one)
     x = operands(one)["x"]
     ignored = compared(one, lambda values: np.where(np.isnan(values), -np.inf, values))

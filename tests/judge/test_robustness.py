@@ -1,4 +1,4 @@
-"""Targets that misbehave in every way, damaged suites, failures of the judge itself: no test is lost."""
+"""Targets that misbehave in every way, damaged suites, failures of the judge itself: each test gets a verdict."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _tests(names: Sequence[str], folder: Path) -> list[verdicts.Test]:
 
 
 def _in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process and those that it starts make their temporary files in a folder."""
+    """Make this process and its children use a folder for temporary files."""
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr("tempfile.tempdir", str(folder))
@@ -157,7 +157,7 @@ for number, line in enumerate(sys.stdin):
 
 
 def test_a_stream_of_tests(tmp_path: Path) -> None:
-    """One process answers for many tests; it is started again where it ended."""
+    """One process runs many tests; if it ends, a new one is started."""
     expected = {
         "plain": verdicts.Verdict(AGREES),
         "refuses": verdicts.Verdict(REFUSES, "no such thing"),

@@ -1,4 +1,4 @@
-"""What the suite says of each test: the specification's words, and where ONNX's own shape inference disagrees."""
+"""The suite's rulings on each test: the specification's words, and where ONNX's own shape inference disagrees."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def all_problems() -> tuple[Problem, ...]:
 
 @functools.cache
 def text(operator: str, opset: int) -> str:
-    """All that the specification says of an operator, with single spaces."""
+    """Return the whole specification of an operator, with single spaces."""
     schema = onnx.defs.get_schema(operator, opset, "")
     parts = [schema.doc, *(each.description for each in (*schema.attributes.values(), *schema.inputs, *schema.outputs))]
     return re.sub(r"\s+", " ", " ".join(parts))

@@ -142,7 +142,7 @@ def test_wrong_answers_are_explained(tmp_path: Path) -> None:
 
 
 def test_rules_that_fail_by_one_explanation_are_one_finding(tmp_path: Path) -> None:
-    """Indices within each plane make tests of ties and of NaN fail, too, where these have two channels."""
+    """Indices within each plane also make tests of ties and of NaN fail, if these have two channels."""
     problems = []
     for name in ("max_pool/1d/ties", "max_pool/1d/NaN"):
         one = problem(name, indices=True)
@@ -233,7 +233,7 @@ def _once(condition: Callable[[], Any]) -> Any:
 
 
 def _runs(pid: str) -> bool:
-    """Tell whether a process is there, and has not ended without anybody having asked for its code."""
+    """Return whether a process exists and is not a zombie."""
     done = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True, check=False)
     return done.stdout.strip()[:1] not in ("", "Z")
 

@@ -33,7 +33,7 @@ def made(op: str, arrays: dict[str, Any], indices: bool = False, **attributes: A
 
 
 def outputs(variant: str, one: Problem) -> tuple[Any, ...] | None:
-    """Return what a planted mistake gives, None where there is nothing to be mistaken about."""
+    """Return a planted mistake's outputs, or None where the mistake does not apply."""
     try:
         found = WRONG[variant](one)
     except (ValueError, IndexError):

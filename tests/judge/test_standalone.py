@@ -207,7 +207,7 @@ OUTPUTS: tuple[tuple[str, tuple[Array, ...], str], ...] = (
     ("windows", (floats(0, 3, 2, 1), np.array([-1, 2, 1, 0])), "differs"),
     ("windows", (floats(-9, 3, 2, 1), np.array([0, 1, 2, -1])), "wrong"),  # Y of one answer, Indices of another
     ("windows", (floats(-9, 2, 3, 0), np.array([0, 1, 2, -1])), "wrong"),
-    ("windows", (floats(0, 2, 3, -9), np.array([0, 1, 2, -1])), "wrong"),  # an element alternative of the other answer
+    ("windows", (floats(0, 2, 3, -9), np.array([0, 1, 2, -1])), "wrong"),  # its 0 is allowed in the other answer
     ("windows", (floats(1, 2, 3, -9),), "wrong"),
     ("windows", (floats(1, 2, 3, -9), np.array([0, 1, 2, -1], np.int32)), "wrong"),
     ("positions", (floats(NAN, -NAN, 3),), "agrees"),
@@ -246,7 +246,7 @@ def save(folder: Path, arrays: tuple[Array, ...], suffix: str) -> None:
 
 @functools.cache
 def judged() -> tuple[Path, Path]:
-    """A suite with a test for each entry of OUTPUTS, and the folder of these outputs, half of them flat files."""
+    """Return a suite with a test for each entry of OUTPUTS, and the folder of these outputs, half of them flat."""
     tests, outputs = Path(mkdtemp()) / "suite", Path(mkdtemp())
     for number, (name, arrays, _) in enumerate(OUTPUTS):
         shutil.copytree(suite() / name, tests / f"test{number:02}")
@@ -521,7 +521,7 @@ def example() -> Path:
 
 
 def test_the_example_of_a_target(tmp_path: Path) -> None:
-    """max_pool.c is right about each MaxPool of float32 that it does not refuse, and refuses all else."""
+    """max_pool.c answers each MaxPool of float32 that it does not refuse correctly, and refuses all other tests."""
     program()
     tests = copied_suite(tmp_path)
     names = (tests / "tests.txt").read_text().split()

@@ -1,4 +1,4 @@
-"""The suite as data: what stands in its files, that they are the same every time, and which pairs the sweep has."""
+"""The suite as data: the contents of its files, that they are reproducible, and which pairs the sweep has."""
 
 from __future__ import annotations
 

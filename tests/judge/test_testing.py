@@ -51,7 +51,7 @@ def test_the_rule_that_explains_a_wrong_result_is_named() -> None:
 
 
 def test_what_is_no_valid_call_is_an_error() -> None:
-    """And one number serves all axes, as in gpuconv.conv."""
+    """A single number applies to all axes, as in gpuconv.conv."""
     assert_conv_close(gpuconv.conv(X, W, strides=2, pads=1), X, W, strides=2, pads=1)
     y = gpuconv.conv(X, W)
     with pytest.raises(gpuconv.ArgumentError, match=r"^assert_conv_close: kernel_shape"):

@@ -1,4 +1,4 @@
-"""What other rules make of a problem, by numbers worked out by hand."""
+"""Results of other rules for a problem, compared with numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RULE = cases.CASES[0].rule
 
 
 def by(name: str, one: Problem, x: list[float] | None = None, w: list[float] | None = None) -> list[Any]:
-    """What a reading or a mistake gives, in one list for each output."""
+    """Return the outputs of a reading or a mistake as lists."""
     given = {}
     if x is not None:
         given["x"] = np.array(x, np.float32).reshape(one.case.x_shape)
@@ -173,7 +173,7 @@ def test_every_variant_differs_somewhere() -> None:
 
 
 def test_gaps_that_are_multiplied_can_be_defended() -> None:
-    """onnx.reference spreads the kernel of Conv, and multiplies what lies between its taps."""
+    """onnx.reference expands the kernel of Conv, and multiplies the elements between its taps."""
     one = problem("conv/1d/an infinity between dilated taps")
     right = problems.answer(one)
     (other,) = [variant for variant in readings.alternatives(one, right) if variant.name == "gaps_multiplied"]

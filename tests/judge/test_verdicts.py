@@ -247,7 +247,7 @@ def test_where_a_sum_may_overflow_anything_is_right(tmp_path: Path) -> None:
 
 
 def test_alternatives_may_overflow_where_the_right_answer_may(tmp_path: Path) -> None:
-    """And nowhere else: what is infinite in an alternative is so in the result."""
+    """Only there: an element that is infinite in an alternative must be infinite in the result."""
     half = np.float32(np.finfo(np.float32).max / 2)
     other = [np.array([2 * half, half, np.inf, 1], np.float32)]
     bounds = [np.array([0, np.inf, 0, 1e-3])]

@@ -1,7 +1,7 @@
-"""Specimens of Conv and ConvTranspose: for each form of their kernels, but for those of wgmma, at least one.
+"""Specimens of Conv and ConvTranspose: at least one for each form of their kernels, except wgmma.
 
-Of all forms here no two axes have the same extents, kernels, strides, dilations or pads, as far as the form leaves that
-open. Some weights or inputs are infinite: padding that takes part in a sum makes NaN of them.
+Within a specimen, axes differ in extents, kernels, strides, dilations and pads as far as the form allows. Some weights
+or inputs are infinite, since padding that takes part in a sum then gives NaN.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def conv(
     operator: str | None = None,
     **attributes: Any,
 ) -> Forward:
-    """Return a row: the candidate, the shapes of x and w, then what is special and the operator's attributes."""
+    """Return a specimen from the candidate's name, the shapes of x and w, what is special, and the attributes."""
     operator = operator or ("conv_transpose" if kernel.startswith("conv_transpose") else "conv")
     filters = w[0] if operator == "conv" else w[1] * attributes.get("group", 1)
     b = (filters,) if bias else None
@@ -98,7 +98,7 @@ SPLIT_PHASES = (
     conv("conv_transpose_float64_3d_mma_16x128x16_scalar_split", (2, 20, 4, 5, 9), (20, 37, 3, 2, 2), layout="reversed",
          group=2, kinds=INFINITE_INPUTS, **_TRANSPOSE_3D),
 )  # fmt: skip
-# More taps than a table has, and more channels than shared memory has room for the weights of.
+# More taps than the tap table holds, and more channels than have their weights in shared memory at once.
 FEW = (
     conv("conv_few_float32_3d_4x512", (2, 50, 31, 41), (3, 50, 5, 7), strides=[1, 2], pads=[3, 2, 1, 4],
          dilations=[2, 1], kinds=INFINITE_WEIGHTS),
@@ -107,8 +107,8 @@ FEW = (
     conv("conv_few_bfloat16_3d_8x512", (3, 5, 400), (7, 5, 4), strides=[1], pads=[3, 2], dilations=[2],
          layout="channels last", bias=False),
 )  # fmt: skip
-# Every form; bands of rows of vectors, of vectors of channels, of single ones, and neither; lines; phases with
-# different taps; several rounds of channels; outputs of several filters side by side.
+# Every form: bands with vectors along rows, along channels, of single channels, and of neither; 1-D problems; phases
+# with different taps; several rounds over channels; several filters per output vector.
 BANDS = (
     conv("conv_bands_float32_3d_1x7_3x3", (2, 20, 31, 44), (1, 20, 2, 3), pads=[2, 1, 0, 2], kinds=INFINITE_WEIGHTS),
     conv("conv_bands_bfloat16_3d_1x7_5x5", (1, 40, 30, 37), (1, 40, 5, 5), pads=[2, 4, 1, 0], layout="channels last",
@@ -130,7 +130,7 @@ BANDS = (
                kinds=INFINITE_WEIGHTS),
 )  # fmt: skip
 _LAST: dict[str, Any] = {"layout": "channels last", "out": "channels last"}
-# More weights than shared memory takes at once, vectors of channels that are whole and not, dilated outputs apart.
+# More weights than fit shared memory at once; channel counts that are whole vectors or not; strides with dilations.
 CHANNELS = (
     conv("depthwise_float32_3d_channels_7s1", (2, 40, 19, 45), (40, 1, 4, 3), group=40, strides=[2, 3],
          dilations=[1, 3], pads=[2, 1, 1, 3], **_LAST),
@@ -143,7 +143,7 @@ CHANNELS = (
     conv("depthwise_float32_3d_channels_taps", (1, 4, 67, 41), (4, 1, 63, 70), group=4, strides=[3, 1],
          dilations=[2, 1], pads=[61, 40, 60, 31], **_LAST),
 )  # fmt: skip
-# Phases of two taps, of one and of none along an axis; walks that end within a column; channels first and last.
+# Phases with two taps, one and none along an axis; walks that end within a column; channels first and last.
 DEPTHWISE_TRANSPOSED = (
     conv("conv_transpose_depthwise_float32_2d", (2, 5, 11, 23), (5, 1, 4, 5), group=5, kinds=INFINITE_WEIGHTS,
          strides=[2, 3], pads=[1, 2, 0, 3], output_padding=[1, 0]),
@@ -152,14 +152,13 @@ DEPTHWISE_TRANSPOSED = (
     conv("conv_transpose_depthwise_float64_2d", (2, 3, 150), (3, 1, 6), group=3, strides=[4], pads=[2, 1],
          layout="reversed", out="fortran", bias=False),
 )  # fmt: skip
-# Channels that are no whole slices; rows of x of whole 16 bytes, and others.
+# Channel counts that are not whole slices of K; rows of x that are multiples of 16 bytes, or not.
 POINTWISE = (
     conv("conv_pointwise_float32_1d_128x128x16", (3, 35, 13, 11), (300, 35, 1, 1), out="reversed"),
     conv("conv_pointwise_float32_1d_64x64x16", (3, 40, 4, 3, 7), (300, 20, 1, 1, 1), group=2, bias=False),
     conv("conv_pointwise_float32_1d_64x64x16", (5, 21, 68), (140, 21, 1), kinds=INFINITE_WEIGHTS),
 )  # fmt: skip
-# Of one tap on tensor cores: images of whole copies of 16, 8 and 4 bytes, channels side by side; slices that are not
-# whole.
+# One tap on tensor cores: images copied in units of 16, 8 and 4 bytes; channels last; partial slices of K.
 MATRIX = (
     conv("conv_matrix_float16_3d_mma_64x128x64_pixels", (2, 72, 12, 14), (300, 72, 1, 1), kinds=INFINITE_INPUTS,
          out="strided"),
@@ -195,7 +194,7 @@ TRANSPOSED = (
     conv("conv_transpose_bfloat16_4d_64x64x16_wide", (2, 5, 7, 11), (5, 140, 3, 13), kinds=INFINITE_WEIGHTS,
          out="reversed", **_TRANSPOSE_2D),
 )  # fmt: skip
-# A stride along W of 3 and of 2, and a first phase along W without any tap.
+# Strides of 3 and 2 along W, and a first phase along W without any tap.
 INTERLEAVED = (
     conv("conv_transpose_interleaved_float32_3d_64x128x16_uniform", (2, 48, 9, 17), (48, 140, 3, 4), **_TRANSPOSE_2D),
     conv("conv_transpose_interleaved_float32_3d_64x64x16_uniform", (2, 48, 9, 17), (48, 140, 3, 4), **_TRANSPOSE_2D),
@@ -233,11 +232,11 @@ DISJOINT_TENSOR = (
          pads=[0, 3, 2, 1], dilations=[1, 1], kinds=INFINITE_INPUTS),
     conv("conv_transpose_matrix_float32_3d_3xtf32_128x128x32", (2, 40, 4, 5, 9), (40, 30, 2, 3, 2), strides=[2, 3, 2],
          pads=[1, 0, 1, 0, 2, 1], dilations=[1, 1, 1], kinds=INFINITE_WEIGHTS),
-    # ... outputs along W two at once
+    # ... two outputs along W per store
     conv("conv_transpose_matrix_float32_3d_tf32_128x128x32", (2, 36, 9, 18), (36, 50, 3, 2), strides=[3, 2],
          pads=[2, 0, 1, 2], dilations=[1, 1], kinds=INFINITE_INPUTS),
 )  # fmt: skip
-# All phases are rows: some with a tap less than others, of blocks that the padding cuts off, and that no input reaches.
+# M enumerates phases: phases with fewer taps, blocks of outputs cropped by pads, and outputs that no input reaches.
 PHASE_ROWS = (
     conv("conv_transpose_phase_rows_float16_3d_mma_16x128x64_vector", (2, 72, 13, 20), (72, 9, 5, 4), strides=[2, 2],
          pads=[2, 1, 0, 3], dilations=[1, 1], kinds=INFINITE_WEIGHTS, layout="channels last"),
@@ -256,8 +255,8 @@ PHASE_ROWS = (
     conv("conv_transpose_phase_rows_float32_3d_128x128x16_uniform_split", (2, 48, 130), (48, 90, 5), strides=[4],
          pads=[1, 2], dilations=[1], kinds=INFINITE_INPUTS, layout="channels last"),
 )  # fmt: skip
-# All taps along W are rows, of Conv and of ConvTranspose, whose taps run backwards: tiles with rows of no filter, and
-# taps that reach over a quarter of a tile.
+# M enumerates taps along W, in Conv and ConvTranspose (whose taps run backwards): tiles with unused rows of M, and taps
+# that extend over a quarter of a tile.
 TAP_ROWS = (
     conv("conv_tap_rows_float16_3d_mma_32x256x64_vector", (2, 72, 13, 40), (14, 72, 3, 5), strides=[2, 1],
          pads=[1, 2, 0, 3], dilations=[1, 2], kinds=INFINITE_WEIGHTS, layout="channels last"),
@@ -291,7 +290,7 @@ TAP_ROWS = (
                out="channels last"),
     conv("conv_tap_rows_float32_3d_64x64x16", (2, 5, 4, 5, 20), (43, 5, 2, 1, 3), strides=[1, 2, 1],
          pads=[1, 0, 2, 0, 1, 3], dilations=[1, 2, 3], kinds=INFINITE_WEIGHTS, bias=False, layout="reversed"),
-    # ... with strides along W, runs of taps, of which the last is shorter
+    # ... strides along W: runs of taps, the last one shorter
     conv("conv_tap_rows_float16_3d_mma_64x256x64_vector", (2, 72, 13, 60), (43, 72, 3, 5), strides=[1, 2],
          pads=[1, 2, 0, 3], dilations=[2, 1], kinds=INFINITE_WEIGHTS, layout="channels last", out="channels last"),
     conv("conv_tap_rows_bfloat16_3d_mma_128x128x32_scalar", (3, 37, 11, 90), (90, 37, 2, 7), strides=[2, 3],
@@ -302,7 +301,7 @@ TAP_ROWS = (
          pads=[1, 4, 0, 3], dilations=[2, 1], kinds=INFINITE_INPUTS, layout="channels last"),
     conv("conv_tap_rows_float32_3d_3xtf32_64x64x16_vector", (1, 12, 5, 6, 33), (70, 12, 2, 1, 3), strides=[1, 3, 2],
          pads=[1, 0, 2, 0, 1, 1], dilations=[1, 2, 1], kinds=INFINITE_WEIGHTS, layout="channels last"),
-    # ... K of each in several shares
+    # ... split-K
     conv("conv_tap_rows_float32_3d_64x64x16_split", (2, 21, 9, 20), (43, 21, 2, 3), strides=[2, 1], pads=[1, 0, 1, 3],
          dilations=[1, 2], kinds=INFINITE_INPUTS, layout="reversed"),
     conv("conv_tap_rows_float32_3d_128x128x16_uniform_split", (3, 32, 170), (70, 32, 7), strides=[1], pads=[4, 1],
@@ -311,7 +310,7 @@ TAP_ROWS = (
                pads=[0, 2, 1, 3], dilations=[1, 2], layout="channels last", out="channels last"),
 )  # fmt: skip
 
-# Rows of whole vectors and others, tiles that end within the plane, all that the forms leave free as unequal as can be.
+# Rows that are whole vectors or not, tiles that end within the plane, and unequal axes as far as the forms allow.
 DIRECT = (
     conv("depthwise_float32_3d_3x3s1", (2, 5, 33, 150), (10, 1, 3, 3), group=5, pads=[1, 0, 2, 1]),
     conv("depthwise_bfloat16_3d_3x3s1", (1, 3, 5, 20, 40), (3, 1, 2, 3, 3), group=3, strides=[2, 1, 1],
@@ -330,7 +329,7 @@ DIRECT = (
     conv("grouped_float64_3d_3x3s2", (3, 8, 17, 20), (10, 4, 3, 3), group=2, strides=[2, 2], pads=[1, 1, 1, 1],
          kinds=INFINITE_WEIGHTS),
     conv("grouped_float32_3d_taps", (2, 50, 9, 37), (40, 25, 3, 2), group=2, **_CONV_2D_TURNED),
-    # Phases: of rows and columns, of either alone, more of them than rows; of every stride-th place.
+    # Dilations as phases: of rows and columns, of only one of them, more phases than rows; combined with strides.
     conv("depthwise_float32_3d_7x7s1", (2, 3, 30, 41), (6, 1, 7, 7), group=3, dilations=[3, 4], pads=[8, 12, 10, 13]),
     conv("depthwise_float16_3d_3x3s1", (2, 3, 37, 70), (3, 1, 3, 3), group=3, strides=[2, 1], dilations=[6, 3],
          pads=[6, 0, 5, 7], kinds=INFINITE_WEIGHTS),
@@ -343,7 +342,7 @@ DIRECT = (
          kinds=INFINITE_WEIGHTS),
 )  # fmt: skip
 
-# On tensor cores: whole slices of channels and parts of one, chunks of channels, the table of rows, phases.
+# On tensor cores: whole and partial slices of channels, chunks of channels, the table of rows of K, phases.
 TENSOR = (
     conv("conv_float16_3d_mma_128x128x64_vector", (2, 72, 13, 33), (300, 72, 3, 2), layout="channels last",
          kinds=INFINITE_WEIGHTS, **_CONV_2D_TURNED),
@@ -407,7 +406,7 @@ TENSOR = (
          **_TRANSPOSE_2D),
 )  # fmt: skip
 
-# Groups that make one, and one group whose filters make several tiles.
+# Several groups per tile of M, and one group whose filters fill several tiles.
 GROUPED = (
     conv("conv_grouped_float16_3d_mma_16x512", (2, 24, 31, 41), (160, 6, 3, 2), group=4, kinds=INFINITE_INPUTS,
          **_CONV_2D),
@@ -431,7 +430,7 @@ GROUPED = (
          kinds=INFINITE_WEIGHTS, **_TRANSPOSE_3D),
 )  # fmt: skip
 
-# Few input channels: rows of x that are whole vectors and others, runs of channels, boxes that end within the outputs.
+# Few input channels: rows of x that are whole vectors or not, runs of channels, and boxes cut off by the output's end.
 STEMS = (
     conv("conv_stem_float32_3d_32x256x7", (2, 3, 37, 88), (70, 3, 5, 7), strides=[1, 2], pads=[2, 3, 1, 2],
          dilations=[2, 1], kinds=INFINITE_WEIGHTS),

@@ -1,6 +1,6 @@
-"""Calls with a residual and an activation, for every kernel of a convolution: made of its specimen.
+"""Fused calls (residual and activation) for every convolution kernel, derived from its specimen.
 
-All sums are whole numbers and exact, so that no bit depends on their order.
+All sums are exact whole numbers, so that results do not depend on the order of summation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.oracle.strategies import Problem
 
 @dataclass(frozen=True)
 class Finish:
-    """What a call has beside x and w; the residual lies as the result does, or as a layout says."""
+    """The epilogue of a call; the residual has the memory layout of the result, or the named one."""
 
     bias: bool
     activation: Any
@@ -42,7 +42,7 @@ _BOUNDED = (Finish(True, ("leaky_relu", -2), _AS_RESULT), Finish(False, ("clip",
 
 
 def _two_calls(number: int) -> Iterator[Finish]:
-    """Two calls that share nothing, other ones for each number."""
+    """Yield two calls with different epilogues; other ones for each number."""
     for turn in (2 * number, 2 * number + 1):
         residual = _RESIDUALS[turn % len(_RESIDUALS)]
         activation = _ACTIVATIONS[turn * 5 % len(_ACTIVATIONS)]
@@ -51,7 +51,7 @@ def _two_calls(number: int) -> Iterator[Finish]:
 
 @dataclass(frozen=True, eq=False)
 class _Derived(Specimen):
-    """Calls of a kernel on the inputs of a specimen, whose last launch is that of the kernel."""
+    """Calls of a kernel on the inputs of a specimen; the last launch must be that kernel's."""
 
     of: Forward
 
@@ -81,7 +81,7 @@ class _Derived(Specimen):
 
 @dataclass(frozen=True, eq=False)
 class Fused(_Derived):
-    """Calls each with what comes after the sums."""
+    """Calls that each have an epilogue."""
 
     calls: tuple[Finish, ...]
     seed: int = 0
@@ -113,7 +113,7 @@ class Fused(_Derived):
 
 
 def _small(one: Forward, most: int) -> Forward:
-    """The same with one image, and with at most so many filters of each group."""
+    """Return the specimen with one image and at most ``most`` filters per group."""
     problem = one.problem
     assert problem.w_shape is not None
     group, (first, second, *taps) = problem.attributes.get("group", 1), problem.w_shape
@@ -128,18 +128,18 @@ def _small(one: Forward, most: int) -> Forward:
 
 
 def two_calls(one: Forward, number: int) -> Fused:
-    """Two calls, other ones for each number, of a few filters of each group, which are no whole vectors."""
+    """Return two fused calls, other ones for each number, with few filters per group, not a whole number of vectors."""
     return Fused(one.kernel, _small(one, 67 if one.is_wgmma else 19), tuple(_two_calls(number)), number)
 
 
 def whole(one: Forward) -> Fused:
-    """Calls of all filters, with a slope and with bounds that many sums are beyond."""
+    """Return calls with all filters, with a slope, and with bounds that many sums exceed."""
     return Fused(one.kernel, _small(one, max(one.problem.w_shape or ())), _BOUNDED)
 
 
 @dataclass(frozen=True, eq=False)
 class Zeros(_Derived):
-    """Sums of 0, which stay what they are at bounds of -0, even by their signs; with a residual of 0 and without."""
+    """Sums of 0 at bounds of -0: signs must stay as they are; with and without a residual of 0."""
 
     def compute(self) -> list[Any]:
         x, w, *_ = self.inputs
@@ -156,7 +156,7 @@ class Zeros(_Derived):
 
 
 def zeros(one: Forward) -> Zeros:
-    """Calls with inputs of zeros of both signs: of one image, but where several are why blocks share or split tiles."""
+    """Return calls on zeros of both signs, with one image unless blocks need several to share or split tiles."""
     whole = one.is_wgmma or one.kernel.endswith("_split")
     of = one if whole else _small(one, max(one.problem.w_shape or ()))
     return Zeros(one.kernel, replace(of, kinds=("zeros", "integers", "zeros")), multiprocessors=one.multiprocessors)
@@ -165,17 +165,18 @@ def zeros(one: Forward) -> Zeros:
 FUSED = tuple(two_calls(one, number) for number, one in enumerate(CONVOLUTIONS))
 
 
-# ---------------------------------------------------------------- inputs that are infinite as TF32
+# ---------------------------------------------------------------- inputs that become infinite in TF32
 
 
 @dataclass(frozen=True)
 class BeyondTf32:
-    """A convolution by kernels with this in their names, of factors that round to an infinity in TF32.
+    """A convolution whose factors round to infinity in TF32, by kernels with this in their names.
 
-    Of every other channel, from the first on, the inputs are so, all alike and negative, and the weights small; of the
-    rest it is the other way round. Products of such inputs are -inf where they are not exact, never NaN. A bias makes
-    every true sum positive and exact, in any order. A sum of -inf has to be made again; what relu makes of it looks
-    finite. Such a weight stays finite: it loses its last bits, but not in 3xtf32, nor in sums of which w is read again.
+    In every other channel, starting with the first, inputs are large, equal and negative, and weights are small; in the
+    other channels it is the reverse. Products of such inputs are -inf unless exact, never NaN. The bias makes every
+    true sum positive and exact in any order. The kernel must recompute sums of -inf; ReLU would otherwise make them
+    look finite. Large weights stay finite but lose their last bits, except in 3xtf32 and in recomputed sums, which read
+    w again.
     """
 
     kernel: str
@@ -185,8 +186,8 @@ class BeyondTf32:
     attributes: dict[str, Any]
 
     def check(self, precision: str = "tf32", architecture: str | None = None, **options: Any) -> Any:
-        """Raise AssertionError where a call makes something else than the formula does of the true sums."""
-        beyond, least = 2.0**116 - 2.0**128, 2.0**117 - 2.0**128  # halfway from TF32's least number to -2**128
+        """Raise AssertionError if a call differs from the epilogue of the true sums."""
+        beyond, least = 2.0**116 - 2.0**128, 2.0**117 - 2.0**128  # midpoint of TF32's lowest number and -2**128
         x, w = np.full(self.x_shape, beyond, np.float32), np.full(self.w_shape, 2.0**-120, np.float32)
         x[:, 1::2] = 2.0**-120
         transposed, groups = self.operator == "conv_transpose", self.attributes.get("group", 1)
@@ -198,7 +199,7 @@ class BeyondTf32:
         ]
         assert all((sums > 0).all() for sums in of_all)
         with preferred(self.kernel), emulated_cuda(architecture, **options) as emulated:
-            # Some kernels store otherwise where there is a residual, or nothing to finish.
+            # Some kernels use another store path with a residual, or without an epilogue.
             for activation, residual in (("relu", None), ("relu", np.ones_like(of_all[0])), (None, None)):
                 finish: dict[str, Any] = {"activation": activation, "residual": residual, "precision": precision}
                 y = getattr(gpuconv, self.operator)(x, w, b, **self.attributes, **finish)
@@ -210,7 +211,7 @@ class BeyondTf32:
 
 
 def beyond_tf32(one: Forward) -> BeyondTf32:
-    """The same of a kernel's own problem, of one image."""
+    """Return the same for a specimen's own problem, with one image."""
     problem = one.problem
     assert problem.w_shape is not None
     return BeyondTf32(one.kernel, problem.operator, (1, *problem.x_shape[1:]), problem.w_shape, problem.attributes)

@@ -1,4 +1,4 @@
-"""Specimens of the kernels of gradients, of MaxUnpool, of pools over whole planes, of copies and of complex numbers."""
+"""Specimens of gradients, MaxUnpool, pools over whole planes, checks of Indices, copies and complex kernels."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from tests.oracle.strategies import Problem
 
 @dataclass(frozen=True, eq=False)
 class WeightGrad(Specimen):
-    """The gradient of weights, with an infinite gradient beside the padding.
+    """The gradient of weights, with an infinite element of dy next to the padding.
 
     Attributes
     ----------
     problem : Problem
-        Of the forward operator.
+        The forward problem.
     layout : str
-        Of x and dy.
+        Memory layout of x and dy.
     both : bool
-        Whether an input is infinite too.
+        Whether an element of x is infinite too.
     first : bool
-        Whether the first pixel of the last image is infinite in a channel of x and of dy: it lies behind the last pixel
-        of the channel before.
+        Whether the first pixel of a channel of the last image is infinite in x and dy: in memory it follows the last
+        pixel of the preceding channel.
     """
 
     problem: Problem
@@ -46,7 +46,7 @@ class WeightGrad(Specimen):
 
     @property
     def arithmetic(self) -> str:
-        """Of 16-bit numbers that of tensor cores, which may be what sums them."""
+        """The error bound to use: that of tensor cores for 16-bit dtypes, whose sums they may compute."""
         return "tensor cores" if self.dtype.itemsize == 2 else self.precision
 
     @cached_property
@@ -73,7 +73,7 @@ class WeightGrad(Specimen):
 
 @dataclass(frozen=True, eq=False)
 class BiasGrad(Specimen):
-    """The gradient of a bias, of gradients of this shape and layout."""
+    """The gradient of a bias, from dy with this shape and layout."""
 
     shape: Ints
     layout: str
@@ -91,7 +91,7 @@ class BiasGrad(Specimen):
 
 @dataclass(frozen=True, eq=False)
 class PoolGrad(Specimen):
-    """What gradients of both pools have: the shape of x, the layout of all arrays, the pool's attributes."""
+    """Common to gradients of both pools: the shape of x, the layout of all arrays, the pool's attributes."""
 
     shape: Ints
     layout: str
@@ -103,19 +103,19 @@ class PoolGrad(Specimen):
 
 @dataclass(frozen=True, eq=False)
 class MaxPoolGrad(PoolGrad):
-    """The gradient of MaxPool, by Indices of the forward call, by some that name what is not in their windows, by none.
+    """The gradient of MaxPool, by Indices of the forward call, by partly wrong ones, and by Indices that name nothing.
 
     Attributes
     ----------
     box : tuple of int, optional
-        Columns and slices that a thread has, and rows of windows that it walks down; None: walks as long as can be.
+        Columns and slices per thread, and rows of windows that it walks over; None: the longest walks.
     """
 
     box: Ints | None = None
 
     @cached_property
     def inputs(self) -> tuple[Any, Any, Any]:
-        """The gradients, the Indices, and those of which some are others."""
+        """dy, the right Indices, and Indices of which some are random."""
         x = values("ties", 1, self.shape, self.dtype)
         y, places = gpuconv.max_pool(x, return_indices=True, **self.attributes)
         random = np.random.default_rng(3)
@@ -135,7 +135,7 @@ class MaxPoolGrad(PoolGrad):
 
     def compute(self) -> list[Any]:
         _, places, wild = self.inputs
-        nothing = wild + 2**32  # which number nothing, though their low words do
+        nothing = wild + 2**32  # out of range, though their low 32 bits are in range
         return [self.call(indices, new(self.layout, self.shape, self.dtype)) for indices in (places, wild, nothing)]
 
     def check(self, found: list[Any]) -> None:
@@ -148,7 +148,7 @@ class MaxPoolGrad(PoolGrad):
 
 @dataclass(frozen=True, eq=False)
 class AveragePoolGrad(PoolGrad):
-    """The gradient of AveragePool, by walks down all rows of windows, then by one for each row."""
+    """The gradient of AveragePool, by short walks over windows and by the longest ones."""
 
     least_blocks: ClassVar[int] = 2
 
@@ -177,7 +177,7 @@ class AveragePoolGrad(PoolGrad):
 
 @dataclass(frozen=True, eq=False)
 class Plane(Specimen):
-    """A pool of one window for each channel; the last image has the bits of the first one."""
+    """Global pooling; the last image equals the first one bit for bit, so their results must be equal, too."""
 
     shape: Ints
     layout: str
@@ -214,13 +214,14 @@ class Plane(Specimen):
             for array, right in zip(found, oracle.max_pool(self.inputs, **self.attributes), strict=True):
                 assert_same(array, right)
         else:
-            assert_same(y, oracle.max_pool(self.inputs, **self.attributes)[0], bits=False)  # either of two zeros
+            assert_same(y, oracle.max_pool(self.inputs, **self.attributes)[0], bits=False)  # +0 or -0
         assert_same(y[-1], y[0])
 
 
 @dataclass(frozen=True, eq=False)
 class Unpool(Specimen):
-    """MaxUnpool into planes of these extents, or those in which indices number elements; some number none."""
+    """MaxUnpool into planes of these extents, which may differ from those that Indices refer to; some Indices drop
+    elements."""
 
     extents: Ints
     layout: str
@@ -243,7 +244,7 @@ class Unpool(Specimen):
         y, places = self.inputs
         shape = (2, 5, *self.extents)
         call = partial(gpuconv.max_unpool, kernel_shape=[2, 2, 1], strides=[1, 2, 3], check_indices=False)
-        beyond = np.where(places < 0, np.prod(self.numbered), places)  # the first number of nothing
+        beyond = np.where(places < 0, np.prod(self.numbered), places)  # the first index out of range
         return call(y, places, shape, out=new(self.layout, shape, self.dtype)), call(y, beyond, shape)
 
     def check(self, found: tuple[Any, Any]) -> None:
@@ -253,13 +254,13 @@ class Unpool(Specimen):
 
 @dataclass(frozen=True, eq=False)
 class Complex(Specimen):
-    """Conv or ConvTranspose with a bias and a residual, and its gradients, beside those of the CPU."""
+    """Conv or ConvTranspose with bias and residual, and their gradients, compared with the CPU backend."""
 
     operator: str
     layout: str
     extents: Ints = (11, 9)
 
-    least_blocks: ClassVar[int] = 1  # of launches for each axis
+    least_blocks: ClassVar[int] = 1
 
     @cached_property
     def inputs(self) -> list[Any]:
@@ -290,7 +291,7 @@ class Complex(Specimen):
 
 @dataclass(frozen=True, eq=False)
 class Copy(Specimen):
-    """A residual that lies otherwise than the result, whose sums are whole numbers."""
+    """A residual in another memory layout than the result, added to whole-number sums."""
 
     element: str  # the dtype
     layout: str
@@ -316,19 +317,19 @@ class Copy(Specimen):
         assert_same(found, exact.astype(self.dtype), bits=False)
 
 
-# ---------------------------------------------------------------- Indices that are looked at
+# ---------------------------------------------------------------- checks of Indices
 
 
 @dataclass(frozen=True, eq=False)
 class Check(Specimen):
-    """Only the first index that is not its window's is reported, wherever it stands: by itself in the end, too."""
+    """The check reports the first wrong index, wherever it is: between right ones and at the very end."""
 
     inputs: Any  # the right Indices
 
     least_blocks: ClassVar[int] = 1
 
     def call(self, places: Any) -> str:
-        """Return what the call says of its indices; nothing where they are right."""
+        """Return the error message of the call, or "" if its indices are right."""
         try:
             gpuconv.max_unpool(np.zeros(places.shape, np.float32), places, kernel_shape=[1])
         except ArgumentError as error:
@@ -336,7 +337,7 @@ class Check(Specimen):
         return ""
 
     def mistakes(self) -> Iterator[tuple[int, list[Any]]]:
-        """Yield wrong numbers, and where they stand: at the first of these places and at the others."""
+        """Yield wrong indices and their positions; the first position must be reported."""
         last = tuple(extent - 1 for extent in self.inputs.shape)
         later = (*last[:-1], last[-1] - 4)
         size = self.inputs.size
@@ -359,12 +360,12 @@ class Check(Specimen):
 
 @dataclass(frozen=True, eq=False)
 class CheckEach(Check):
-    """The same where a thread looks at several elements: one of each is wrong, the first of a block's.
+    """Like `Check`, where a thread checks several elements: each time the first one of the grid's next round is wrong.
 
-    With one multiprocessor the grid has so many threads that each looks at eight elements or more.
+    One multiprocessor limits the grid to so few threads that each checks at least eight elements.
     """
 
-    threads: int = 0  # of the grid
+    threads: int = 0  # threads in the grid
 
     def mistakes(self) -> Iterator[tuple[int, list[Any]]]:
         assert self.inputs.size > 7 * self.threads
@@ -375,7 +376,7 @@ class CheckEach(Check):
 
 @dataclass(frozen=True, eq=False)
 class CheckWindows(Specimen):
-    """Of each number, whether a window may name it, is what its taps say."""
+    """Whether a window may name an index follows from its taps; random indices are checked."""
 
     shape: Ints
     attributes: dict[str, Any]
@@ -389,7 +390,7 @@ class CheckWindows(Specimen):
         return y, places
 
     def mistakes(self) -> Iterator[tuple[Any, int]]:
-        """Yield places of indices, and numbers to stand there, of which some are right."""
+        """Yield positions and index values to store there, some of them right."""
         y, places = self.inputs
         random, size = np.random.default_rng(5), int(np.prod(self.shape))
         for _ in range(24):
@@ -424,12 +425,12 @@ def _problem(x: Ints, w: Ints, operator: str = "conv", **attributes: Any) -> Pro
 def max_pool_grad(
     kernel: str, x: Ints, layout: str = "contiguous", box: Ints | None = None, **attributes: Any
 ) -> MaxPoolGrad:
-    """Return a row: the candidate, the shape of x, then what is special and the pool's attributes."""
+    """Return a specimen from the candidate's name, the shape of x, what is special, and the pool's attributes."""
     return MaxPoolGrad(kernel, x, layout, attributes, box)
 
 
 def average_pool_grad(kernel: str, x: Ints, layout: str = "contiguous", **attributes: Any) -> AveragePoolGrad:
-    """The same of AveragePool."""
+    """Return a specimen of AveragePool's gradient."""
     return AveragePoolGrad(kernel, x, layout, attributes)
 
 
@@ -440,9 +441,9 @@ _DEPTHWISE = _problem((2, 3, 23, 31), (3, 1, 3, 5), strides=[1, 2], dilations=[2
 _FEW = _problem((1, 6, 17, 29), (10, 3, 2, 3), strides=[2, 1], pads=[1, 2, 0, 1], group=2)
 _FEW_DEEP = _problem((2, 6, 3, 7, 9), (10, 3, 3, 2, 3), strides=[1, 2, 1], dilations=[1, 1, 2], pads=[1, 0, 2, 2, 1, 3],
                      group=2)  # fmt: skip
-# Down rows: walks that begin above x and end below it, taps of two phases, filters of two blocks, images in the place
-# of rows, and a depth of taps. Around x: walks of one row, of which each row and column of a tile's window is outside.
-# Far down: walks of more rows than a tile has taps, some without a column.
+# _ROWS, _ROWS_LAST, _ROWS_LINE, _ROWS_DEEP: walks that start above x and end below it, taps of two phases, filters of
+# two blocks, images in place of rows, and taps along depth. _ROWS_AROUND: walks of one row, with windows that are out
+# of bounds on every side. _ROWS_LONG, _ROWS_WIDE: walks over more rows than a tile has taps, some with no valid column.
 _ROWS = _problem((2, 3, 13, 21), (6, 1, 3, 5), strides=[1, 2], dilations=[2, 1], pads=[9, 4, 7, 7], group=3)
 _ROWS_LAST = _problem((3, 20, 11, 12), (40, 1, 4, 6), strides=[2, 2], dilations=[3, 4], pads=[2, 11, 4, 9], group=20)
 _ROWS_LINE = _problem((3, 2, 61), (4, 1, 19), strides=[2], pads=[17, 9], group=2)
@@ -452,7 +453,7 @@ _ROWS_AROUND = _problem((1, 3, 6, 9), (3, 1, 7, 17), pads=[7, 23, 5, 9], group=3
 _ROWS_LONG = _problem((3, 18, 18, 21), (36, 1, 14, 7), strides=[2, 1], dilations=[1, 2], pads=[4, 8, 10, 0], group=18)
 _ROWS_WIDE = _problem((3, 18, 9, 72), (36, 1, 3, 16), strides=[2, 1], dilations=[1, 2], pads=[2, 7, 3, 0], group=18)
 
-# For large tiles: channels that are whole 16 bytes, or not, or few; images whose pixels are copied one by one or not.
+# For large tiles: channels that fill 16-byte vectors, do not, or are few; pixels copied singly or as vectors.
 _CHUNKS = _problem((5, 48, 9, 14), (144, 24, 3, 2), strides=[2, 1], dilations=[1, 2], pads=[1, 0, 2, 1], group=2)
 _ODD = _problem((2, 21, 3, 7, 9), (70, 21, 2, 3, 2), strides=[1, 1, 2], dilations=[1, 2, 1], pads=[1, 2, 0, 0, 1, 2])
 _STEM = _problem((3, 3, 15, 17), (136, 3, 5, 7), strides=[2, 2], pads=[3, 2, 2, 3])
@@ -549,7 +550,7 @@ WALKS = (
     max_pool_grad("max_pool_grad_bfloat16_3d_walks_5xany", (9, 75, 40), layout="channels last", kernel_shape=[4],
                   strides=[3], pads=[1, 2]),
 )  # fmt: skip
-# Boxes of so many columns and slices, for so many rows of windows: some end beyond x; whole vectors and single columns.
+# Boxes (columns, slices, rows of windows) that end beyond x, of whole vectors and of single columns.
 SCATTERS = (
     max_pool_grad("max_pool_grad_float32_3d_scatter", (3, 7, 20, 44), box=(8, 1, 4), kernel_shape=[5, 7],
                   strides=[2, 1], pads=[4, 3, 1, 5]),
@@ -568,7 +569,7 @@ SCATTERS = (
     max_pool_grad("max_pool_grad_float16_3d_scatter", (3, 7, 5, 6, 32), box=(16, 4, 4), kernel_shape=[4, 6, 7],
                   pads=[2, 3, 1, 1, 2, 5]),
 )  # fmt: skip
-# Of each form: taps that do not count at both ends of all axes, windows of one tap, and as many taps everywhere.
+# Each form: padding taps that do not count at both ends of all axes, windows with one valid tap, and equal counts.
 AVERAGE_WALKS = (
     average_pool_grad("average_pool_grad_float32_3d_walks_1x1", (5, 13, 15, 14), kernel_shape=(2, 2), strides=(2, 2),
                       ceil_mode=1),
@@ -636,7 +637,7 @@ PLANES = (
     Plane("max_pool_int8_3d_pixels_indices", (3, 40, 5, 7, 3), "strided pixels"),
 )
 UNPOOLS = (
-    Unpool("max_unpool_8bit_3d", (8, 16, 32), "contiguous"),  # claims are whole blocks
+    Unpool("max_unpool_8bit_3d", (8, 16, 32), "contiguous"),  # outputs fill whole blocks
     Unpool("max_unpool_8bit_3d", (6, 12, 27), "channels last"),
     Unpool("max_unpool_8bit_4d_wide", (6, 12, 27), "strided"),
 )

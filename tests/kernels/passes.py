@@ -1,4 +1,4 @@
-"""Specimens of the passes that bring channels together, launched without the convolution that they are for."""
+"""Specimens of the passes that move channels last or pack weights, launched without the convolution that uses them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tests.oracle.operands import LAYOUTS, values
 
 
 def elements(array: Any) -> tuple[int, ...]:
-    """Strides that count elements."""
+    """Return strides in elements."""
     return tuple(stride // array.itemsize for stride in array.strides)
 
 
 def problem_of(operator: str, x: Any, w: Any, precision: str = "ieee", **attributes: Any) -> Problem:
-    """The problem of a call on these arrays."""
+    """Return the problem of a call on these arrays."""
     geometry = getattr(geometries, operator)(x.shape, w.shape, None, **attributes)
     strides = elements(x), elements(w), None, contiguous_strides(geometry.y_shape)
     return correlation.of(geometry, x.dtype.name, *strides, precision)
@@ -44,7 +44,7 @@ def problem_of(operator: str, x: Any, w: Any, precision: str = "ieee", **attribu
 def run(
     launch: Launch, arrays: dict[str, Any], results: dict[str, Any], architecture: str = "sm_90a", **options: Any
 ) -> EmulatedCuda:
-    """Launch on these arrays, by their roles, and see that all of the results is written."""
+    """Launch on arrays given by role, and check that all results are written."""
     with emulated_cuda(architecture, **options) as emulated:
         mirror = Mirror(arrays.values(), results.values())
         addresses = {role: mirror.of(array).data.ptr for role, array in (arrays | results).items()}
@@ -71,7 +71,7 @@ def _with_tickets(launch: Launch, arrays: dict[str, Any], role: str, result: Any
 
 
 def launch_of_copy(x: Any, group: int, filled: int, precision: str, tickets: int = 0) -> Launch:
-    """The launch of the pass over x; of elements that have not 16 bits, it is never before a split of wgmma."""
+    """Return the launch of the pass over x; only 16-bit elements can precede a split of wgmma, which uses tickets."""
     if precision == "ieee" and (x.itemsize >= 4 or not tickets):
         roles = {"x": "x", "x_last": "x_last"}
         return channels_last.copy("conv", x.dtype.name, x.shape, elements(x), group, filled, roles)
@@ -83,7 +83,7 @@ def launch_of_copy(x: Any, group: int, filled: int, precision: str, tickets: int
 
 
 def copy(x: Any, group: int, filled: int, precision: str, tickets: int = 0, **options: Any) -> tuple[Any, Any]:
-    """What the pass makes of x, and the device that it ran on."""
+    """Return the result of the pass over x, and the device that it ran on."""
     launch = launch_of_copy(x, group, filled, precision, tickets)
     result = np.empty((x.shape[0], prod(x.shape[2:]), group, 2 if precision == "3xtf32" else 1, filled), x.dtype)
     tickets = tickets if precision != "ieee" or x.itemsize < 4 else 0
@@ -91,7 +91,7 @@ def copy(x: Any, group: int, filled: int, precision: str, tickets: int = 0, **op
 
 
 def launch_of_weights(w: Any, operator: str, group: int, filled: int, precision: str, tickets: int = 0) -> Launch:
-    """The launch of the pass over w."""
+    """Return the launch of the pass over w."""
     channels = w.shape[1] if operator == "conv" else w.shape[0] // group
     x = np.zeros((1, channels * group, *w.shape[2:]), w.dtype)
     problem = problem_of(operator, x, w, precision, group=group)
@@ -103,7 +103,7 @@ def launch_of_weights(w: Any, operator: str, group: int, filled: int, precision:
 def pack(
     w: Any, operator: str, group: int, filled: int, precision: str, tickets: int = 0, **options: Any
 ) -> tuple[Any, Any]:
-    """What the pass makes of w, and the device that it ran on."""
+    """Return the packed weights, and the device that the pass ran on."""
     launch = launch_of_weights(w, operator, group, filled, precision, tickets)
     assert launch.packs == (not tickets)
     filters = w.shape[0] // group if operator == "conv" else w.shape[1]
@@ -112,7 +112,7 @@ def pack(
 
 
 def rounded(x: Any) -> Any:
-    """What TF32 has of float32 numbers: the nearest one, of two that are as near the one farther from 0."""
+    """Round float32 to TF32, to nearest with ties away from zero."""
     exact = x.astype(np.float64)
     with np.errstate(all="ignore"):
         step = np.exp2(np.floor(np.log2(np.abs(exact))) - 10)
@@ -122,7 +122,7 @@ def rounded(x: Any) -> Any:
 
 
 def parts_of(array: Any, precision: str) -> list[Any]:
-    """The parts of an array that are multiplied."""
+    """Return the parts of an array that tensor cores multiply: itself, TF32, or TF32 of it and of its remainder."""
     if precision == "ieee":
         return [array]
     large = rounded(array)
@@ -130,7 +130,7 @@ def parts_of(array: Any, precision: str) -> list[Any]:
 
 
 def x_last(x: Any, group: int, filled: int, precision: str) -> Any:
-    """x with channels last, by NumPy: (N, pixels, group, part, filled)."""
+    """Return the expected x with channels last, by NumPy: (N, pixels, group, part, filled)."""
     batch, channels = x.shape[0], x.shape[1] // group
     expected = np.zeros((batch, prod(x.shape[2:]), group, len(parts_of(x, precision)), filled), x.dtype)
     for number, part in enumerate(parts_of(x, precision)):
@@ -140,7 +140,7 @@ def x_last(x: Any, group: int, filled: int, precision: str) -> Any:
 
 
 def rows(w: Any, operator: str, group: int, filled: int, precision: str) -> Any:
-    """Weights as rows of K, by NumPy: (group, part, M, taps, filled)."""
+    """Return the expected weights as rows of K, by NumPy: (group, part, M, taps, filled)."""
     parts = parts_of(w, precision)
     taps = prod(w.shape[2:])
     if operator == "conv":
@@ -158,18 +158,18 @@ def rows(w: Any, operator: str, group: int, filled: int, precision: str) -> Any:
 
 
 def filled_up(channels: int, dtype: Any, whole: bool) -> int:
-    """Channels in whole vectors, or in whole slices of K."""
+    """Return channels rounded up to whole 16-byte vectors, or to whole slices of K."""
     unit = (128 if whole else 16) // np.dtype(dtype).itemsize
     return -(-channels // unit) * unit
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Bit for bit, but for the bits of NaN."""
+    """Return whether arrays are equal, where any NaN equals any NaN."""
     return np.array_equal(found.astype(np.float64), expected.astype(np.float64), equal_nan=True)
 
 
 def every_other_channel(array: Any) -> Any:
-    """Whole planes, with memory between them that is none of the array's."""
+    """Return the array as contiguous planes with unused memory between them."""
     apart = np.zeros((array.shape[0], 2 * array.shape[1], *array.shape[2:]), array.dtype)
     apart[:, ::2] = array
     return apart[:, ::2]
@@ -177,22 +177,22 @@ def every_other_channel(array: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Moved(Specimen):
-    """One launch of a pass; of weights where there is an operator."""
+    """One launch of a pass: over weights if ``operator`` is set, else over x."""
 
     shape: tuple[int, ...]
     element: str = "float16"
     factors: str = "ieee"
     layout: str = "contiguous"
     group: int = 1
-    whole: bool = False  # channels in whole slices of K, not in whole vectors
+    whole: bool = False  # round channels up to whole slices of K, not only to whole vectors
     tickets: int = 0
     operator: str = ""
 
-    least_blocks: ClassVar[int] = 1  # some are there for how rows begin, and fill one block
+    least_blocks: ClassVar[int] = 1  # some test how rows are aligned, and fill one block
 
     @property
     def tail(self) -> tuple[int, int, str, int]:
-        """What `copy`, `pack` and the definitions take: groups, channels with those filled up, precision, tickets."""
+        """Arguments of `copy`, `pack` and the references: groups, filled-up channels, precision, tickets."""
         channels = self.shape[0] // self.group if self.operator == "conv_transpose" else self.shape[1]
         channels = channels if self.operator else channels // self.group
         return self.group, filled_up(channels, self.element, self.whole), self.factors, self.tickets
@@ -261,7 +261,7 @@ over_copies = pytest.mark.parametrize(
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a launch, beside a copy of as many bytes."""
+    """Costs of a launch relative to a copy of the same number of bytes."""
 
     sectors: float
     wavefronts: float
@@ -270,7 +270,7 @@ class Cost:
 
 
 def cost(emulated: Any, nbytes: int) -> Cost:
-    """What the launch cost, where so many bytes are read and written."""
+    """Return the costs of the last launch, which reads and writes ``nbytes`` bytes in total."""
     counters = emulated.launches[-1].counters
     device = nearest("sm_90a")
     seconds = nbytes / device.bandwidth
@@ -278,5 +278,5 @@ def cost(emulated: Any, nbytes: int) -> Cost:
     shared, ideal = traffic.get("shared", (0, 1))
     sectors = traffic["loads"][0] + traffic["stores"][0]
     clocks = seconds * device.clock * device.limits.multiprocessors
-    transfers = shared + 32 * sectors / 128  # what the L1 cache and shared memory pass on, 128 bytes a clock
+    transfers = shared + 32 * sectors / 128  # L1 and shared memory transfer 128 bytes per clock
     return Cost(sectors / (nbytes / 32), shared / ideal, total["instructions"] / (4 * clocks), transfers / clocks)

@@ -1,4 +1,4 @@
-"""Plan calls of gpuconv without a device, a compiler or results: which kernels would be launched, and with what.
+"""Plan calls of gpuconv without a device or a compiler, to see which kernels they would launch with which arguments.
 
 Inside `recording` the public functions plan as on a device of the given limits, and return zeros.
 """
@@ -25,17 +25,17 @@ from gpuconv.cuda.plan.offers import Candidate, Offering
 
 
 class Planned(NamedTuple):
-    """One launch that a candidate's plan has.
+    """One launch of a candidate's plan.
 
     Attributes
     ----------
     candidate : str
-        Name of the candidate, with what it does beside its kernel: ``conv_float32_3d_64x64x16_split``.
+        Name of the candidate, with suffixes beyond its kernel's name: ``conv_float32_3d_64x64x16_split``.
     launch : Launch
         Its ``variant``, ``grid``, ``shared_bytes``, ``roles`` and, as ``parameters``, the bytes of its struct; blocks
         have ``variant.threads`` threads.
     workspace : tuple of (str, int)
-        Bytes of each array that lives as long as the call, by its role.
+        Role and bytes of each temporary array of the call.
     """
 
     candidate: str
@@ -52,34 +52,34 @@ class Choice(NamedTuple):
 
 @dataclass
 class Recorded:
-    """What calls have planned.
+    """Plans of recorded calls.
 
     Attributes
     ----------
     calls : list of Plan
-        Of each call: by the candidate that was picked, with what precedes and follows it.
+        Complete plan of each call, by the picked candidate.
     choices : list of Choice
-        In the order in which calls asked for them; only of `recording` with ``all_candidates``.
+        In the order in which calls asked for them; only if `recording` has ``all_candidates``.
     """
 
     calls: list[Plan] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)
-    _known: dict[Any, Choice] = field(default_factory=dict)  # by problem: calls that share one need not plan it again
+    _known: dict[Any, Choice] = field(default_factory=dict)  # choices by problem, to plan each problem once
 
     def choose(self, problem: Any, families: Sequence[Offering], limits: Limits) -> Plan:
-        """Stand for `offers.choose`: plan all candidates and take the first, without its reasons."""
+        """Replaces `offers.choose`: plan all candidates and pick the first, without reasons."""
         key = problem, families, limits, params.INDEX_LIMIT
         choice = self._known.get(key) or self._known.setdefault(key, _offered(problem, families, limits))
         self.choices.append(choice)
         return choice.plans[0]
 
     def clear(self) -> None:
-        """Forget all; the next calls are planned anew."""
+        """Forget everything recorded; later calls are planned anew."""
         for kept in (self.calls, self.choices, self._known, device.prepared):
             kept.clear()
 
     def launches(self) -> Iterator[Planned]:
-        """Yield the launches of all candidates, then those of calls that are none of a candidate alone, each once."""
+        """Yield the launches of all candidates, then the remaining launches of calls, without duplicates."""
         plans = chain(chain.from_iterable(choice.plans for choice in self.choices), self.calls)
         seen: set[tuple[str, int]] = set()
         for plan in plans:
@@ -103,13 +103,13 @@ def _offered(problem: Any, families: Sequence[Offering], limits: Limits) -> Choi
 
 @contextmanager
 def recording(limits: Limits, all_candidates: bool = False) -> Iterator[Recorded]:
-    """Let calls on NumPy arrays be planned for a device of these limits, and launch nothing.
+    """Plan calls on NumPy arrays for a device of these limits, and launch nothing.
 
     Parameters
     ----------
     limits : Limits
     all_candidates : bool
-        Plan every candidate of each choice; calls take the first. Otherwise only what calls pick.
+        Plan every candidate of each choice, and let calls use the first. Otherwise plan only the picked one.
     """
     recorded = Recorded()
 
@@ -130,7 +130,7 @@ def recording(limits: Limits, all_candidates: bool = False) -> Iterator[Recorded
 
 
 def _on_host(limits: Limits) -> dict[str, Any]:
-    """Return what stands for the functions of `gpuconv.cuda.call.device`, with NumPy's arrays."""
+    """Return replacements for functions of `gpuconv.cuda.call.device`, for NumPy arrays."""
     return {
         "prepared": {},
         "array_type": lambda: np.ndarray,
@@ -145,7 +145,7 @@ def _on_host(limits: Limits) -> dict[str, Any]:
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Keep what many plans hold from being walked over and over, which would take a fifth of their time."""
+    """Disable garbage collection: traversing the objects of many plans would take a fifth of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Specimens of MaxPool and AveragePool: for each form of their kernels at least one, of axes that are not alike."""
+"""Specimens of MaxPool and AveragePool: at least one for each form of their kernels, with unequal axes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.oracle.strategies import Problem
 def max_pool(
     kernel: str, x: Ints, kind: str, layout: str = "contiguous", out: str | None = None, **attributes: Any
 ) -> MaxPool:
-    """Return a row: the candidate, x's shape, the kind of its values, the layouts of x and the result, attributes."""
+    """Return a specimen: candidate, shape of x, kind of values, layouts of x and of the result, attributes."""
     return MaxPool(kernel, Problem("max_pool", x, attributes=attributes), (kind,), layout, out)
 
 
 def average(
     kernel: str, x: Ints, kind: str, layout: str = "contiguous", out: str | None = None, **attributes: Any
 ) -> Forward:
-    """The same of AveragePool."""
+    """Return a specimen of AveragePool."""
     return Forward(kernel, Problem("average_pool", x, attributes=attributes), (kind,), layout, out)
 
 
@@ -52,7 +52,7 @@ _AVERAGE_2D: dict[str, Any] = {
 _AVERAGE_3D: dict[str, Any] = {
     "kernel_shape": [2, 3, 5], "strides": [1, 2, 1], "pads": [4, 3, 2, 0, 2, 4], "dilations": [2, 3, 1],
 }  # fmt: skip
-# Windows of nothing, pads that count and others, what ceil_mode adds; every family of kernels.
+# Windows without valid elements, pads that count or not, windows added by ceil_mode; every family of kernels.
 AVERAGES = (
     average("average_pool_float32_3d", (2, 3, 21, 14), "integers", out="channels last", **_AVERAGE_2D),
     average("average_pool_float16_3d", (2, 2, 5, 12, 9), "nonfinite", "channels last", "channels last", **_AVERAGE_3D),
@@ -90,7 +90,7 @@ AVERAGES = (
             kernel_shape=[6, 4], strides=[2, 3], dilations=[1, 2], pads=[1, 3, 4, 0], ceil_mode=1),
 )  # fmt: skip
 
-# Windows that the faster kernels take: rows of whole vectors, with lanes that help on either side, on both, on none ...
+# Specialised kernels: rows of whole vectors, with halo lanes on one side, on both or on none ...
 VECTOR_POOLS = (
     max_pool("max_pool_float32_3d_vectors_3x2", (3, 7, 17, 40), "nonfinite", out="strided rows", kernel_shape=[3, 3],
              strides=[2, 2], pads=[2, 1, 1, 0]),
@@ -112,8 +112,8 @@ VECTOR_POOLS = (
     max_pool("max_pool_uint8_3d_vectors_3x1", (5, 7, 13, 48), "the ends", "off the vectors", kernel_shape=[3, 3],
              pads=[2, 1, 0, 2]),
 )  # fmt: skip
-# ... tiles: strides, dilations, windows that share all taps but one and others, with rows between them that none has,
-# vectors of x and single elements of it, whole planes and parts of rows, small planes together, and planes of one row.
+# ... tiles: strides, dilations, overlapping and disjoint windows, rows between windows, vector and scalar loads of x,
+# whole planes and parts of rows, several small planes per block, and planes of one row.
 TILE_POOLS = (
     max_pool("max_pool_float32_3d_tiles", (2, 2, 31, 600), "nonfinite", kernel_shape=[4, 7], strides=[2, 1],
              dilations=[1, 2], pads=[2, 3, 1, 4]),
@@ -142,8 +142,8 @@ TILE_POOLS = (
     max_pool("max_pool_float64_3d_tiles", (2, 3, 4, 31, 38), "nonfinite", kernel_shape=[2, 7, 5], strides=[2, 1, 1],
              dilations=[1, 1, 2], pads=[1, 3, 2, 0, 4, 1]),
 )  # fmt: skip
-# ... vectors of channels: walks along rows that share columns, outputs one by one, pixels off the vectors, channels
-# that are no whole vectors.
+# ... vectors of channels: walks along rows with shared columns, single outputs, unaligned pixels, and channel counts
+# that are not whole vectors.
 CHANNEL_POOLS = (
     max_pool("max_pool_float16_3d_channels", (2, 72, 31, 37), "nonfinite", "channels last", "strided pixels",
              kernel_shape=[2, 3], strides=[3, 2], pads=[1, 2, 0, 1]),
@@ -165,7 +165,7 @@ CHANNEL_POOLS = (
              kernel_shape=[4, 3], strides=[2, 1], pads=[3, 1, 1, 2]),
 )  # fmt: skip
 
-# ... patches of pixels: strides, dilations, parts of the channels, pixels off the vectors, channels that are none.
+# ... patches of pixels: strides, dilations, parts of the channels, unaligned pixels, partial vectors of channels.
 PATCH_POOLS = (
     max_pool("max_pool_float32_3d_patches", (2, 20, 23, 31), "nonfinite", "channels last", "strided pixels",
              kernel_shape=[7, 5], strides=[1, 2], dilations=[2, 1], pads=[3, 4, 6, 1]),
@@ -187,8 +187,8 @@ PATCH_POOLS = (
              kernel_shape=[4, 7], strides=[2, 1], dilations=[1, 2], pads=[2, 5, 1, 8]),
 )  # fmt: skip
 
-# ... with Indices, one axis after the other: windows that share taps, one or two apart, dilated ones, single ones; the
-# launch that numbers elements, along each axis, in both orders.
+# ... separable MaxPool with Indices: windows that overlap with offsets 1 and 2, dilated ones, windows of one tap; the
+# launch that numbers elements, along each axis, in both storage orders.
 AXIS_POOLS = (
     max_pool("max_pool_float32_3d_axis_indices", (2, 3, 17, 11, 9), "nonfinite", kernel_shape=[7, 3, 2],
              strides=[1, 2, 1], dilations=[1, 1, 2], pads=[3, 2, 0, 2, 0, 1]),

@@ -1,4 +1,4 @@
-"""The one register of specimens: every kernel's, and which of them a file of kernels_cu takes part in."""
+"""The registry of specimens: those of every kernel, and which specimens a file of kernels_cu takes part in."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.kernels.wgmma import WGMMA
 
 ALL: tuple[Specimen, ...] = (*WGMMA, *CONVOLUTIONS, *FORWARD_POOLS, *PASSES, *GRADIENTS)
 
-# By the sources of kernels that compute no result of a convolution or a pool, or none by themselves.
+# Specimens of sources whose kernels do not compute a forward convolution or pool, or not by themselves.
 OF_OTHERS: dict[str, tuple[Specimen, ...]] = {
     "conv/gemm/pack_weights.cu": GEMMS,
     "conv/gemm/pack_fragments.cu": TENSOR,
@@ -46,7 +46,7 @@ OF_OTHERS: dict[str, tuple[Specimen, ...]] = {
 
 @cache
 def by_source() -> dict[str, tuple[Specimen, ...]]:
-    """Return the specimens by the sources of their kernels, the order of which seeds of mutants count on."""
+    """Return the specimens by kernel source; seeds of mutation testing depend on their order."""
     known = {variant.name: variant.source for variant in all_variants()}
     found = dict(OF_OTHERS)
     for one in (*WGMMA, *CONVOLUTIONS, *FORWARD_POOLS):
@@ -56,7 +56,7 @@ def by_source() -> dict[str, tuple[Specimen, ...]]:
 
 
 _PACKING = ("conv/gemm/pack_weights.cu", "conv/gemm/pack_fragments.cu")
-# What plans of a source's kernels launch before or after them.
+# Sources whose kernels are launched before or after a source's kernels.
 _BESIDES = {
     **dict.fromkeys(("conv/gemm/conv.cu", "conv/gemm/conv_transpose.cu", "conv/gemm/split.cu"), _PACKING),
     **dict.fromkeys(("conv/gemm/split_transpose.cu", "conv/gemm/interleaved.cu", "conv/gemm/stem.cu"), _PACKING),
@@ -81,12 +81,12 @@ def _sources() -> dict[Specimen, tuple[str, ...]]:
 
 
 def sources_of(one: Specimen) -> tuple[str, ...]:
-    """Return the sources of the kernels that a specimen is there for, from kernels_cu on, and of those beside them."""
+    """Return the sources, relative to kernels_cu, of a specimen's kernels and of those launched with them."""
     return _sources()[one]
 
 
 def params(those: Iterable[Specimen]) -> list[Any]:
-    """Return specimens as parameters of a test, with their names and the sources of their kernels as marks."""
+    """Return specimens as test parameters, with ids and with marks of their kernels' sources."""
     names: dict[str, int] = {}
     found = []
     for one in those:
@@ -97,28 +97,28 @@ def params(those: Iterable[Specimen]) -> list[Any]:
 
 
 def files() -> list[str]:
-    """Return the files of kernels_cu that kernels are made of, by their paths from there on."""
+    """Return the files of kernels_cu that kernels are compiled from, relative to that folder."""
     root = kernel_files.folder()
     found = {path.relative_to(root).as_posix() for path in root.rglob("*.cu*")}
     return sorted(found - {"base/chained.cuh"})  # no source includes it; tests/cuda/call/test_chained.py has its faults
 
 
 def problems_of(path: str) -> tuple[Specimen, ...]:
-    """Return the specimens that a file takes part in: its own, or those of all sources that include it."""
-    if path == "conv/finish.cuh":  # which does nothing in others
+    """Return the specimens that use a file: its own, or those of all sources that include it."""
+    if path == "conv/finish.cuh":  # without an epilogue it does nothing
         return FUSED[::8]
     found = (one for source, those in by_source().items() if path in _included(source) for one in those)
     return tuple(dict.fromkeys(found))
 
 
 def including(path: str) -> tuple[str, ...]:
-    """Return the .cu files that a file is, or that include it."""
+    """Return the .cu files that include a file, or the file itself."""
     return tuple(source for source in sorted(by_source()) if path in _included(source))
 
 
 @cache
 def _included(source: str) -> frozenset[str]:
-    """Return a source with all headers that it includes, by way of others too."""
+    """Return a source with all headers that it includes, directly or not."""
     seen: set[str] = set()
     list(sources._inlined(kernel_files.folder(), source, seen))
     return frozenset(seen)

@@ -1,7 +1,7 @@
 """Small problems that reach every variant of every kernel: those of `benchmarks.small_shapes`, and some of four axes.
 
-Blocks and tiles are hardly ever whole here, and there is mostly one of them: what `specimens` has are larger problems.
-A new kernel needs a problem in `benchmarks.small_shapes`, of which it is a candidate.
+Blocks and tiles are rarely full here, and mostly there is one of them; the specimens are larger. A new kernel needs a
+problem in `benchmarks.small_shapes` for which it is a candidate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.kernels.planning import Recorded, recording, without_garbage_collecti
 
 _STRIDED: dict[str, Any] = {"strides": [1, 2, 1, 2], "dilations": [1, 1, 2, 1]}
 _POOLED: dict[str, Any] = {"strides": [1, 2, 1, 2], "kernel_shape": [2, 3, 2, 2]}
-# Fewer channels than a slice of K has rows, and as many as divide it.
+# Fewer channels than a slice of K, and as many as divide it.
 FOUR_AXES = (
     Problem("conv", (1, 3, 3, 4, 3, 4), (5, 3, 2, 1, 2, 2), _STRIDED, gradients=True),
     Problem("conv", (1, 16, 3, 4, 3, 4), (66, 16, 2, 1, 2, 2), _STRIDED),
@@ -39,7 +39,7 @@ PROBLEMS = (
 
 
 def dtypes_of(problem: Problem) -> tuple[str, ...]:
-    """Return those of a problem; complex numbers would have kernels of one axis more, which are not built ahead."""
+    """Return a problem's dtypes; complex ones would need kernels of one more axis, which are not prebuilt."""
     return tuple(one for one in small_shapes._dtypes_of(problem) if problem not in FOUR_AXES or "complex" not in one)
 
 
@@ -53,9 +53,9 @@ class Call(NamedTuple):
 
 
 def plans(limits_of: str = "sm_90a") -> Iterator[Call]:
-    """Plan every problem in each of its dtypes, with 32-bit and 64-bit indices, for a well-known device.
+    """Plan every problem in each dtype, with 32-bit and 64-bit indices, for a representative device.
 
-    All have some 40,000 launches, and take some seconds. What one yields is lost when the next one is asked for.
+    All of them have about 40,000 launches and take some seconds. Each yielded record is cleared before the next one.
     """
     with without_garbage_collection(), recording(representative(limits_of).limits, all_candidates=True) as recorded:
         for problem in PROBLEMS:
@@ -69,7 +69,7 @@ def plans(limits_of: str = "sm_90a") -> Iterator[Call]:
 
 
 class Try(NamedTuple):
-    """One of the candidates of every choice of a call: the first, the second ..., and the kernels that it launches."""
+    """Candidate number ``number`` at every choice of a call, with the kernels that it launches."""
 
     problem: Problem
     dtype: str
@@ -79,7 +79,7 @@ class Try(NamedTuple):
 
 
 def _tries(call: Call) -> Iterator[Try]:
-    """Yield those that differ; what calls launch besides their candidates' kernels counts for the first alone."""
+    """Yield the tries of a call; launches besides the candidates' own count only for the first."""
     choices = call.recorded.choices
     for number in range(max((len(choice.plans) for choice in choices), default=1)):
         chosen = call.recorded.calls if number == 0 else [one.plans[number % len(one.plans)] for one in choices]
@@ -88,14 +88,14 @@ def _tries(call: Call) -> Iterator[Try]:
 
 
 class Survey(NamedTuple):
-    """What plans of all problems have.
+    """Facts about the plans of all problems.
 
     Attributes
     ----------
     shared_bytes : dict
-        The most dynamic shared memory of a launch, in bytes, by the kernel's name.
+        Most dynamic shared memory of a launch in bytes, by kernel name.
     families : set of modules
-        That have a candidate.
+        Families with a candidate.
     tries : list of Try
     """
 
@@ -106,7 +106,7 @@ class Survey(NamedTuple):
 
 @cache
 def survey(limits_of: str = "sm_90a") -> Survey:
-    """Plan all problems; it takes seconds, so call it inside of tests, not where they are collected."""
+    """Plan all problems; this takes seconds, so call it inside tests, not at collection."""
     found = Survey({}, set(), [])
     for call in plans(limits_of):
         found.tries.extend(_tries(call))

@@ -1,8 +1,8 @@
-"""What a specimen of a kernel is: one call that it must compute, with its inputs and the result that is right.
+"""Specimens of kernels: calls that a kernel must compute, with inputs and expected results.
 
-Small shapes hide mistakes: where height and width, or the strides, pads and dilations of two axes, are equal, or one
-block computes all outputs, a kernel may take one for the other. Specimens have unequal ones, several blocks each way,
-and slices of K for every buffer and some more.
+Small shapes hide mistakes: a kernel that confuses height and width, or the strides, pads and dilations of two axes, is
+right if they are equal, or if one block computes all outputs. Specimens have unequal axes, several blocks in each
+direction, and more slices of K than pipeline stages.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _DTYPES = ("bfloat16", "float16", "float32", "float64", "uint8", "int8", "comple
 
 @dataclass(frozen=True, eq=False)
 class Specimen:
-    """One call, or a few of one kernel.
+    """One call, or several calls of one kernel.
 
     Attributes
     ----------
     kernel : str
-        Name of the candidate that must compute it: that of the kernel, and what the plan does besides, ``_direct`` or
-        ``_split``. It says the dtype, the precision and whether indices have 64 bits.
+        Name of the candidate that must compute it: the kernel's name with suffixes of the plan, ``_direct`` or
+        ``_split``. It contains the dtype, the precision and whether indices have 64 bits.
     multiprocessors : int, optional
-        That planners know of; None: those of a well-known device.
+        Number that planners see; None: that of the representative device.
     """
 
     kernel: str
     multiprocessors: int | None = field(default=None, kw_only=True)
 
-    least_blocks: ClassVar[int] = 3  # of the kernel, each way
+    least_blocks: ClassVar[int] = 3  # fewest blocks of the kernel in each direction
 
     @property
     def dtype(self) -> Any:
@@ -62,7 +62,7 @@ class Specimen:
 
     @property
     def arithmetic(self) -> str:
-        """What the bound of the comparison is that of; see `oracle.ARITHMETIC`."""
+        """The arithmetic whose error bound applies; see `oracle.ARITHMETIC`."""
         return "tensor cores" if "mma_" in self.kernel and self.dtype.itemsize == 2 else self.precision
 
     @property
@@ -76,46 +76,46 @@ class Specimen:
 
     @property
     def limits_of(self) -> str:
-        """Architecture whose well-known device planners know of."""
+        """Architecture whose representative device planners see."""
         return "sm_90a"
 
     @property
     def tiles_per_block(self) -> int:
-        """By how much the option ``max_steps`` is too low, which is meant for a block of one tile."""
+        """Factor for the option ``max_steps``, which is meant for blocks with one tile."""
         return 1
 
     @cached_property
     def inputs(self) -> Any:
-        """The arrays of the call, by the CPU and NumPy."""
+        """The arrays of the call, computed by NumPy and the CPU backend."""
         raise NotImplementedError
 
     def compute(self) -> Any:
-        """Make the call, on whatever device is current, and return what `check` looks at."""
+        """Make the call on the current device, and return what `check` compares."""
         raise NotImplementedError
 
     def check(self, found: Any) -> None:
-        """Raise AssertionError where a result is wrong."""
+        """Raise AssertionError if a result is wrong."""
         raise NotImplementedError
 
     def blocks(self, launch: Any) -> list[int]:
-        """Return the blocks of a launch of the kernel, each way."""
+        """Return the number of blocks of a launch in each direction."""
         return [launch.grid[0]]
 
     @contextmanager
     def settings(self) -> Iterator[None]:
-        """Let gpuconv take the kernel."""
+        """Make gpuconv pick this kernel."""
         with indices(self.wide), preferred(self.kernel), gpuconv.precision(self.precision):
             yield
 
     def __call__(self, architecture: str | None = None, **options: Any) -> Any:
-        """Run the call on an emulated device and return that; the options are those of `emulated_cuda`.
+        """Run the call on an emulated device, and return the device; options are those of `emulated_cuda`.
 
         Raises
         ------
         AssertionError
             A result is wrong.
         EmulatorError
-            A kernel did what it must not do.
+            A kernel violated a check of the emulator.
         """
         given = {"multiprocessors": self.multiprocessors, "limits_of": self.limits_of, **options}
         if "max_steps" in given:
@@ -127,7 +127,7 @@ class Specimen:
         return emulated
 
     def planned(self) -> Recorded:
-        """Plan the call for a device; nothing runs, and no compiler is needed."""
+        """Plan the call without running anything; needs no compiler."""
         limits = representative(self.limits_of).limits
         limits = replace(limits, multiprocessors=self.multiprocessors or limits.multiprocessors)
         _ = self.inputs
@@ -137,9 +137,10 @@ class Specimen:
 
 
 def filled(kind: str, seed: int, shape: Ints, dtype: Any) -> Any:
-    """Fill an array as `operands.values` does; or with small integers and, one in 60, infinities.
+    """Return values as `operands.values` does, or small integers with rare infinities.
 
-    Many sums then stay finite, some for want of one tap inside x. ``one in 99 infinite`` has them as seldom as that.
+    "seldom infinite" has one infinity in 60 elements, "one in 99 infinite" one in 99. Many sums then stay finite, some
+    only because one tap is out of bounds.
     """
     if not kind.endswith("infinite"):
         return values(kind, seed, shape, dtype)
@@ -149,7 +150,7 @@ def filled(kind: str, seed: int, shape: Ints, dtype: Any) -> Any:
 
 
 def new(layout: str | None, shape: Ints, dtype: Any) -> Any:
-    """Return an array to be written over; None where there is no layout."""
+    """Return an array to be overwritten, or None without a layout."""
     return None if layout is None else LAYOUTS[layout](np.full(shape, 7, dtype))
 
 
@@ -164,17 +165,17 @@ class Forward(Specimen):
     ----------
     problem : Problem
     kinds : tuple of str
-        Of the values of x, w and b, as `filled` takes them.
+        Kinds of the values of x, w and b, as `filled` takes them.
     layout : str
-        Of the inputs.
+        Memory layout of the inputs.
     out : str, optional
-        Layout of the result, which the caller provides then; None: a new array.
+        Memory layout of an ``out`` array that the caller provides; None: a new array.
     packed : bool
-        Whether the weights are packed before.
+        Whether weights are packed before the call.
     activation
-        What follows, after a residual that lies as the result does; None: neither.
+        Activation, together with a residual in the result's layout; None: neither.
     factors : str, optional
-        The precision, where the kernel's name does not say it.
+        Precision, if the kernel's name does not contain it.
     """
 
     problem: Problem
@@ -199,7 +200,7 @@ class Forward(Specimen):
 
     @property
     def limits_of(self) -> str:
-        """One that has the kernel; planners meet the limits of all."""
+        """An architecture that has the kernel; together, specimens cover the limits of all."""
         return "sm_90a" if self.is_wgmma else architecture(self.dtype, self.problem.rank)
 
     @cached_property
@@ -224,14 +225,14 @@ class Forward(Specimen):
 
     @cached_property
     def finish(self) -> dict[str, Any]:
-        """The residual and the activation, as a call takes them."""
+        """The residual and the activation, as keywords of a call."""
         if self.activation is None:
             return {}
         residual = values("integers", 7, self.y_shape, self.dtype)
         return {"residual": LAYOUTS[self.out or "contiguous"](residual), "activation": self.activation}
 
     def call(self, x: Any, w: Any = None, *more: Any, **finish: Any) -> Any:
-        """Call the public function, with packed weights if so."""
+        """Call the public function, with packed weights if ``packed``."""
         inputs = [x, *more] if w is None else [x, gpuconv.pack(w, self.problem.operator) if self.packed else w, *more]
         out = new(self.out, self.y_shape, self.dtype)
         return getattr(gpuconv, self.problem.operator)(*inputs, **self.problem.attributes, **finish, out=out)
@@ -246,7 +247,7 @@ class Forward(Specimen):
         assert_close(found, expected, self.dtype, self.arithmetic)
 
     def blocks(self, launch: Any) -> list[int]:
-        """Blocks of output channels and of pixels, or of all outputs; tiles, where each block takes several in turn."""
+        """Blocks along M and N of the GEMM, or of all outputs; for persistent kernels the number of tiles."""
         struct = np.frombuffer(launch.parameters, launch.variant.layout)[0]
         names = struct.dtype.names
         if self.is_wgmma:
@@ -257,12 +258,12 @@ class Forward(Specimen):
         common = struct["common"] if inner is None else struct[inner]["common"]
         if self.kernel.startswith("conv_few"):
             return [int(common["n_tiles"]["divisor"])]
-        passes = int(struct["passes"]) if self.kernel.startswith("conv_stem") else 1  # over all output channels
+        passes = int(struct["passes"]) if self.kernel.startswith("conv_stem") else 1  # passes over output channels
         return [int(common["m_tiles"]["divisor"]) * passes, int(common["n_tiles"]["divisor"])]
 
 
 _SINGLE_ROWS = tuple(f"conv/direct/{name}.cu" for name in ("rows", "bands", "channels", "transpose"))
-_INDICES = {  # how Indices lie, by how the values do; otherwise reversed
+_INDICES = {  # memory layout of Indices by that of the values; otherwise reversed
     None: None,
     "reversed": "fortran",
     "strided rows": "off the vectors",
@@ -275,7 +276,7 @@ _INDICES = {  # how Indices lie, by how the values do; otherwise reversed
 
 @dataclass(frozen=True, eq=False)
 class MaxPool(Forward):
-    """MaxPool with Indices, and without where the kernel computes values only."""
+    """MaxPool with Indices, and also without if the kernel computes only values."""
 
     def compute(self) -> list[Any]:
         x, attributes = self.inputs[0], self.problem.attributes
@@ -290,10 +291,10 @@ class MaxPool(Forward):
         for array, right in zip(found, self.expected, strict=False):
             assert_same(array, right)
         for y in found[2:]:
-            assert_same(y, self.expected[0], bits=False)  # either of two zeros
+            assert_same(y, self.expected[0], bits=False)  # +0 or -0
 
 
 def is_split(launch: Any) -> bool:
-    """Return whether each tile of a launch is computed in several shares of K."""
+    """Return whether a launch uses split-K."""
     struct = np.frombuffer(launch.parameters, launch.variant.layout)[0]
     return "splits" in (struct.dtype.names or ()) and int(struct["splits"]["count"]["divisor"]) > 1

@@ -1,7 +1,7 @@
 """Every variant of every kernel runs in the emulator at least once, on a small problem, and has the right result.
 
-The small problems of `tests.kernels.small` have candidates of all kernels. For each source those run that launch one of
-its kernels which has not run before.
+The small problems of `tests.kernels.small` have candidates of all kernels. For each source, a problem runs if it
+launches a kernel of that source that no earlier problem has launched.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "complex
 
 @cache
 def groups() -> dict[tuple[str, str], set[str]]:
-    """Return the names of all kernels by their source and dtype; some have none."""
+    """Return the names of all kernels by their source and dtype; "any" is for kernels without one."""
     found: dict[tuple[str, str], set[str]] = {}
     for one in all_variants():
         dtype = next((dtype for dtype in DTYPES if f"_{dtype}_" in one.name), "any")
@@ -82,7 +82,7 @@ def test_every_variant_is_right_on_a_small_problem(source: str, dtype: str) -> N
 
 
 def of_every_run(turn: int) -> list[tuple[str, str]]:
-    """Return groups of kernels that have every file, and every dtype of every operator; other ones in another turn."""
+    """Return groups of kernels with every file, and every dtype of every operator; the turn selects which."""
     known, found, seen = sorted(groups()), [], set[object]()
     first = turn * len(known) // TURNS
     for source, dtype in known[first:] + known[:first]:
@@ -101,7 +101,7 @@ def operator_of(source: str) -> str:
 @pytest.mark.emulator
 @pytest.mark.parametrize("source", SOURCES)
 def test_a_variant_of_every_file_is_right_in_every_run(source: str, turn: int) -> None:
-    """Whether it has changed or not; of several dtypes, where no other file of the operator shows them."""
+    """Even if it has not changed; with further dtypes if no other file of the operator has them."""
     for group in of_every_run(turn):
         if group[0] == source:
             kernels = sorted(groups()[group])

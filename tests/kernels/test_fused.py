@@ -24,7 +24,7 @@ EACH_RUN = (POINTWISE[0], DIRECT[0], LAST)
 
 @pytest.mark.parametrize("one", params(EACH_RUN))
 def test_sums_of_zero_keep_their_sign_at_bounds(one: Forward) -> None:
-    """Relu and clip keep a sum of -0 and of 0 as it is."""
+    """Relu and clip do not change sums of -0 and 0."""
     zeros(one)()
 
 

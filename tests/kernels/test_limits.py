@@ -1,7 +1,7 @@
-"""No kernel spills, and each fits as often as its launch bounds say, with the shared memory that its launches take.
+"""No kernel spills, and each reaches the occupancy of its launch bounds with the shared memory of its launches.
 
-All of that only changes with a kernel, so these tests are thorough. A run takes those of changed files, for one
-architecture of each kernel, and compiles all other kernels to PTX only, which the emulator runs.
+This changes only with a kernel, so these tests are thorough. A run takes those of changed files, for one architecture
+of each kernel, and compiles all other kernels only to PTX, which the emulator runs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Built:
     ],
 )
 def built(request: pytest.FixtureRequest) -> Built:
-    """Compile one group of kernels; test processes beside each other need no threads for it."""
+    """Compile one group of kernels, with one thread if test processes run in parallel."""
     architecture, group, chosen = request.param
     threads = 1 if "PYTEST_XDIST_WORKER" in os.environ else _threads.count()
     variants = chosen(GROUPS[group], architecture)
@@ -95,7 +95,7 @@ def shared_bytes_per_block(architecture: str) -> int:
 
 
 def dynamic_bytes(name: str, architecture: str) -> int:
-    """The most that a launch asks for where blocks can have as much as there; none where it is too much for each."""
+    """Return the most shared memory that a launch needs on devices with as much per block; 0 if none launches it."""
     most = shared_bytes_per_block(architecture)
     alike = next(one for one in ARCHITECTURES if shared_bytes_per_block(one) == most)
     return survey(alike).shared_bytes.get(name, 0)

@@ -84,7 +84,10 @@ def test_there_are_products_of_float64() -> None:
 
 
 def assert_right_in_turns(one: Forward, seed: int, order: str) -> None:
-    """Run a specimen of which each block computes two tiles or more, where none is split; strips stay only in one."""
+    """Run a specimen and check its launch.
+
+    Without split tiles, each block computes two tiles or more; strips stay in shared memory in only one specimen.
+    """
     last = one(seed=seed, async_order=order).launches[-1]
     struct = np.frombuffer(last.parameters, last.variant.layout)[0]
     assert last.variant.name == one.variant
@@ -106,7 +109,7 @@ def test_wgmma_is_right_in_every_order_of_copies(one: Forward, seed: int, order:
 @emulated
 @pytest.mark.parametrize("one", params([*wgmma.STRIPS, *wgmma.PIXELS]))
 def test_wgmma_of_strips_is_right(one: Forward) -> None:
-    """In one order of copies: the tests of each kernel of strips have all of them."""
+    """In one order of copies: the tests of each kernel of strips run all orders."""
     assert_right_in_turns(one, 4, "random")
 
 
@@ -145,7 +148,7 @@ def test_every_form_of_pixels_is_there() -> None:
 
 @pytest.mark.slow
 def test_specimens_name_the_sources_of_all_kernels_that_they_launch() -> None:
-    """But for calls whose other kernels are any that planners take: those of complex numbers and of copies."""
+    """Except for complex numbers and copies, whose further kernels depend on the planner."""
     checked = (*FORWARD, *wgmma.WGMMA, *FUSED, *gradients.GRADIENTS)
     for one in checked:
         if not isinstance(one, (gradients.Complex, gradients.Copy, gradients.Check, gradients.CheckWindows)):

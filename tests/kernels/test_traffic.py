@@ -1,8 +1,8 @@
-"""No bank conflicts, and hardly more memory traffic than necessary: what the emulator counts for every main kernel.
+"""No bank conflicts, and little more memory traffic than necessary, as counted by the emulator for every main kernel.
 
-Shared memory is served in wavefronts of one word from each of 32 banks, global memory in sectors of 32 bytes. Limits
-say how many of them there may be for each that is necessary. A limit above 1 has its reason where the cases are: it
-follows from that, or else it is the most that the emulator counts with NVRTC 13.0, rounded up.
+Shared memory is accessed in wavefronts of one word from each of 32 banks, global memory in sectors of 32 bytes. Limits
+are ratios to the necessary number of them. A limit above 1 is explained where its cases are: it is derived there, or it
+is the largest ratio that the emulator counts with NVRTC 13.0, rounded up.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ def of_kernel(name: str) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Case:
-    """A problem of one kernel, and how many sectors and wavefronts there may be for each that is necessary.
+    """A problem of one kernel, and limits for sectors and wavefronts, as multiples of the necessary number.
 
     Attributes
     ----------
     both : float
-        Of loads and stores together.
+        For the sum of loads and stores.
     packed : float
-        The same of the sectors that a kernel loads which packs weights before.
+        For the loads of a kernel that packs weights before.
     layout : str
-        Of x and y; where it is "channels last", y has them second.
+        The layout of x and y; with "channels last", only that of x.
     """
 
     kernel: str
@@ -91,7 +91,7 @@ class Case:
         return next(name for name in (*dtypes.CONV_DTYPES, "uint8", "int8")[::-1] if f"_{name}_" in self.kernel)
 
     def counters(self) -> dict[str, Counters]:
-        """Launch the kernel, and what packs for it, on zeros; without checks, which other tests make."""
+        """Run the kernel, and the one that packs for it, on zeros; without checks, which other tests make."""
         shapes = (shape for shape in self.problem.shapes if shape is not None)
         x, *w = (np.zeros(shape, self.dtype) for shape in shapes)
         precision = next((name for name in ("3xtf32", "tf32") if f"_{name}_" in self.kernel), "ieee")
@@ -111,19 +111,19 @@ def _conv(x: Ints, w: Ints, operator: str = "conv", **attributes: Any) -> Proble
 
 
 def _rows(dtype: str, width: int) -> float:
-    """Return the most sectors of contiguous rows, for each that is necessary.
+    """Return the limit for the sectors of contiguous rows.
 
-    A warp's 32 neighbours are as many sectors as an element has bytes, half a warp's of 64 bits are four; one more
-    where they begin in the middle of a sector, as rows of 33 do. Warps that are not full add up to a twentieth.
+    A warp's 32 neighbours fill as many sectors as an element has bytes, half a warp's of 64 bits fill four; one more if
+    they begin in the middle of a sector, as rows of 33 do. Warps that are not full add up to a twentieth.
     """
     itemsize = dtypes.entry(dtype).itemsize
     return 1.04 * (1 + 1 / min(itemsize, 4)) if width % 2 else 1.05
 
 
 def gemms() -> Iterator[Case]:
-    """All tiles, of slices of K with one tap and with several, whole and divided.
+    """Yield all tiles, with slices of K of one tap and of several, whole and split.
 
-    Loads: most sectors are of weights, which are whole; taps shift those of x (1.18). Stores of divided tiles add sums.
+    Loads: most sectors are of weights, which are aligned; taps shift those of x (1.18). Stores of split tiles add sums.
     """
     for operator, (dtype, tiles) in product(("conv", "conv_transpose"), gemm_base.TILES.items()):
         for tile, uniform, width in product(tiles, (True, False), WIDTHS):
@@ -149,9 +149,9 @@ def tensor_cores() -> Iterator[Case]:
 
 
 def unpacked() -> Iterator[Case]:
-    """All that read weights as they are; of few filters, two of three taps are shifted along rows.
+    """Yield all kernels that read unpacked weights; for few filters, two of three taps are shifted along rows.
 
-    Loads of 64 elements a row then touch 1 + 2/3/2 sectors for each that 16-bit elements need, a warp's end less.
+    Loads of 64 elements a row then touch 1 + 2/3/2 sectors for each that 16-bit elements need, less at a warp's end.
     """
     for (dtype, filters), width in product(product(dtypes.CONV_DTYPES, few._FILTERS), WIDTHS):
         problem = _conv((2, 5, 5, width), (filters, 5, 3, 3), **_FLAT)
@@ -171,10 +171,10 @@ def unpacked() -> Iterator[Case]:
 
 
 def whole_rows() -> Iterator[Case]:
-    """ConvTranspose that writes whole rows.
+    """Yield cases of ConvTranspose that write whole rows.
 
-    Shared memory: no number of banks can be shared out to three phases evenly (counted: 1.14); tensor cores leave sums
-    in pairs, in rows apart (1.36). Stores: counted 1.11.
+    Shared memory: no number of banks divides evenly among three phases (counted: 1.14); tensor cores leave sums in
+    pairs, in separate rows (1.36). Stores: counted 1.11.
     """
     kernels = [(interleaved.variant(*form).name, form[1], False) for form in interleaved.forms()]
     kernels += [(pointwise.variant(*form).name, form[2], True) for form in pointwise.forms() if len(form[0]) > 4]
@@ -188,11 +188,12 @@ def whole_rows() -> Iterator[Case]:
 
 
 def direct() -> Iterator[Case]:
-    """Forms with rows of whole vectors, which are copied as such, and others; phases; taps that share nothing.
+    """Yield forms whose rows are whole vectors, which are copied as vectors, and others; phases; taps that share
+    nothing.
 
-    Rows of 33 and phases begin anywhere: 1 + 1/4 sectors of float32, 1 + 1/2 of 16 bits, and more where they end within
-    a warp (counted: loads 1.24 and 1.47, stores 1.29 and 1.71, of forms of any window 1.95). Shared memory: 1.36, of
-    forms of any window 1.03.
+    Rows of 33 and phases are not aligned: 1 + 1/4 sectors of float32, 1 + 1/2 of 16 bits, and more where they end
+    within a warp (counted: loads 1.24 and 1.47, stores 1.29 and 1.71, of forms of any window 1.95). Shared memory:
+    1.36, of forms of any window 1.03.
     """
     ways = product(("bfloat16", "float32"), direct_forms.FORMS, WIDTHS, (1, 2, 4))
     for dtype, form, width, dilation in (way for way in ways if way[1].stride == 1 or way[3] == 1):
@@ -203,9 +204,10 @@ def direct() -> Iterator[Case]:
 
 
 def bands_of_rows() -> Iterator[Case]:
-    """A warp reads the weights of several filters, each filter's a few neighbours.
+    """Yield cases of bands; a warp reads the weights of several filters, a few neighbours of each.
 
-    Eight channels of a pixel that are read one by one, but together, begin anywhere: in one sector or two.
+    Eight channels of a pixel that are read together, but not as a vector, are not aligned: they touch one sector or
+    two.
     """
     ways = (
         ("float32", 64, 64, "NCHW"),
@@ -225,7 +227,7 @@ def bands_of_rows() -> Iterator[Case]:
 
 
 def depthwise() -> Iterator[Case]:
-    """Vectors of channels; most loads of ConvTranspose are of weights, each by itself (counted: 8.74 of 16 bits).
+    """Yield vectors of channels; most loads of ConvTranspose are of single weights (counted: 8.74 for 16 bits).
 
     Shared memory: counted 1.27.
     """
@@ -240,7 +242,8 @@ def depthwise() -> Iterator[Case]:
 
 
 def groups() -> Iterator[Case]:
-    """Weights are read where they lie, in small pieces (counted: 8.57); stores are of a few columns (2).
+    """Yield cases of groups; unpacked weights are read in small pieces (counted: 8.57), stores are of a few columns
+    (2).
 
     Shared memory: counted 1.41.
     """
@@ -252,7 +255,7 @@ def groups() -> Iterator[Case]:
 
 
 def stems() -> Iterator[Case]:
-    """Rows of whole vectors (counted: 1.08); lanes have four channels last each, one by one (3.17).
+    """Yield cases with rows of whole vectors (counted: 1.08); lanes read four channels last each, one by one (3.17).
 
     Shared memory: counted 1.47 on tensor cores, 1.13 without.
     """
@@ -279,7 +282,7 @@ def _windows(size: int, stride: int, pad: int) -> dict[str, Any]:
 
 
 def pools() -> Iterator[Case]:
-    """Of rows, whose bytes begin and end in the middle of a sector: 8-bit rows of 112 are 3.5 sectors (counted: 1.62).
+    """Yield pools of rows that may begin and end within a sector: 8-bit rows of 112 are 3.5 sectors (counted: 1.62).
 
     Shared memory: counted 1.93 of tiles, 1.24 of patches.
     """
@@ -303,7 +306,7 @@ def params(*families: Callable[[], Iterator[Case]]) -> list[Any]:
 
 
 def assert_within(counters: Counters, **most: float) -> None:
-    """Compare what there was, for each that is necessary, with the most that there may be."""
+    """Compare each counter's ratio to the necessary number with its limit."""
     traffic = counters.traffic()
     traffic["both"] = [*np.add(traffic["loads"], traffic["stores"])]
     for name, limit in most.items():
@@ -346,7 +349,7 @@ def test_direct_sums_read_no_more_of_shared_memory_than_in_whole_vectors(case: C
 def test_pools_along_an_axis_read_neighbours_and_write_whole_sectors(
     size: int, stride: int, layout: str, shape: Ints, dtype: str
 ) -> None:
-    """Down the height, with Indices of the elements and with those of a launch before; rows are no whole sectors."""
+    """Along the height, with Indices of elements and with those of an earlier launch; rows are no whole sectors."""
     for width, name in ((1, "axis_numbered"), (2, "axis")):
         kernel = f"max_pool_{dtype}_3d_{name}_indices"
         device = emulated_cuda("sm_90a", counters=True, check_shared=False, check_global=False)
@@ -412,7 +415,7 @@ def test_gradients_of_large_windows_read_neighbours_and_no_bank_twice(
 def test_gradients_of_averages_read_neighbours_and_write_whole_sectors(
     kernel: str, size: int, stride: int, pad: int, loads: float, layout: str, shape: Ints, dtype: str
 ) -> None:
-    """Lanes that read the same window, or the next one, share its sector; those of four columns read 4 apart, or 2."""
+    """Lanes that read the same or adjacent windows share a sector; those of four columns read windows 4 or 2 apart."""
     name, windows = f"average_pool_grad_{dtype}_3d_{kernel}", _windows(size, stride, pad)
     y = gpuconv.average_pool(np.zeros(shape, dtype), layout=layout, **windows)
     device = emulated_cuda("sm_90a", counters=True, check_shared=False, check_global=False)

@@ -1,7 +1,8 @@
-"""Specimens of convolution by wgmma, in which blocks compute several tiles each, one after the other.
+"""Specimens of wgmma convolutions, in which persistent blocks compute several tiles each.
 
-Axes have unequal extents, strides, pads and dilations, tiles several images, slices several taps and channels; some
-inputs or weights are infinite. Planners know of 2 to 5 multiprocessors, so that few blocks compute all tiles.
+Axes have unequal extents, strides, pads and dilations; tiles span several images; slices of K span several taps and
+channels; some inputs or weights are infinite. Planners see 2 to 5 multiprocessors, so that few blocks compute all
+tiles.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from tests.kernels.specimen import INFINITE_INPUTS, INFINITE_WEIGHTS, Forward, I
 def wgmma(
     kernel: str, x: Ints, w: Ints, multiprocessors: int = 2, out: str = "contiguous", parts: bool = False, **more: Any
 ) -> Forward:
-    """Return a row as `conv` does; if parts, of 3xtf32, whose kernels are those of tf32."""
-    if parts:  # integers have no small part
+    """Return a specimen as `conv` does; with ``parts``, of 3xtf32, whose kernels are those of tf32."""
+    if parts:  # integers would have an empty remainder
         more["kinds"] = ("normal", "normal", "normal")
     one = conv(kernel, x, w, out=out, **more)
     return replace(one, multiprocessors=multiprocessors, factors="3xtf32" if parts else None)
@@ -26,7 +27,7 @@ def wgmma(
 _FLAT: dict[str, Any] = {"strides": [2, 1], "pads": [1, 2, 0, 1], "dilations": [1, 2]}
 _DEEP: dict[str, Any] = {"strides": [1, 2, 1], "pads": [1, 0, 2, 0, 1, 1], "dilations": [2, 1, 1]}
 _PHASES: dict[str, Any] = {"strides": [2, 3], "pads": [1, 0, 2, 1], "dilations": [1, 2], "output_padding": [1, 0]}
-_EMPTY_PHASES: dict[str, Any] = {**_PHASES, "dilations": [2, 2]}  # each second row meets no tap
+_EMPTY_PHASES: dict[str, Any] = {**_PHASES, "dilations": [2, 2]}  # every second row has no tap
 _LAST: dict[str, Any] = {"layout": "channels last", "out": "channels last"}
 
 SMALL = wgmma("conv_float16_3d_wgmma_64x256", (5, 100, 12, 21), (130, 100, 3, 2), kinds=INFINITE_WEIGHTS, **_FLAT)
@@ -51,8 +52,8 @@ TILES = (
     wgmma("conv_float32_3d_tf32_wgmma_64x256_split", (1, 70, 9, 21), (130, 70, 3, 2), 4, parts=True, **_FLAT),
 )  # fmt: skip
 
-# Strips of x, of more slices of K than there is room for; weights that stay, in slices of 32 channels; taps of
-# ConvTranspose, which run backwards.
+# Strips of x with more slices of K than fit shared memory; resident weights in slices of 32 channels; ConvTranspose,
+# whose taps run backwards.
 ROWS = wgmma("conv_float16_3d_wgmma_64x256_rows", (2, 90, 5, 72), (70, 90, 3, 2), kinds=INFINITE_WEIGHTS,
              pads=[1, 2, 0, 1], dilations=[2, 2])  # fmt: skip
 STAYING = wgmma("conv_bfloat16_3d_wgmma_64x256x32_rows", (2, 96, 7, 72), (64, 96, 3, 2), kinds=INFINITE_WEIGHTS,
@@ -71,7 +72,7 @@ STRIPS = (
           layout="channels last", pads=[1, 0, 0, 1]),
 )  # fmt: skip
 
-# Pixels that come through registers, of strips that there is no room for at once.
+# Pixels loaded through registers, from strips that do not fit shared memory at once.
 PIXEL_ROWS = wgmma("conv_float32_3d_tf32_wgmma_64x256_pixel_rows", (2, 72, 6, 36), (70, 72, 3, 2),
                    kinds=INFINITE_WEIGHTS, strides=[2, 1], pads=[1, 2, 0, 1], dilations=[2, 1])  # fmt: skip
 PIXEL_PATCHES = wgmma("conv_float32_3d_tf32_wgmma_128x128_pixel_patches_direct", (3, 40, 9, 20), (70, 40, 3, 2),

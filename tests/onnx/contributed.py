@@ -1,4 +1,4 @@
-"""Nodes and models of ONNX Runtime's domain com.microsoft, and what ONNX Runtime makes of them."""
+"""Nodes and models of ONNX Runtime's domain com.microsoft, and their results in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def options(level: Any) -> Any:
 
 
 def by_onnxruntime(model: ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
-    """Run a model as it is in ONNX Runtime."""
+    """Run a model in ONNX Runtime, without optimizing it."""
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options(LEVEL.ORT_DISABLE_ALL), providers=["CPUExecutionProvider"]
     )
@@ -93,7 +93,7 @@ def agrees(op_type: str, inputs: list[Any], outputs: int = 1, tolerance: float =
 
 
 def on_host_and_device(model: ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
-    """Run a model on the host, and on stand-ins for device arrays, where integers must have the same values."""
+    """Run a model on the host and on fake device arrays, where integers must have the same values."""
     results: list[Any] = list(backend.prepare(model).run(dict(feeds)))
     with device_arrays() as device:
         moved = backend.prepare(model, "CUDA").run({name: device.array(value) for name, value in feeds.items()})

@@ -95,7 +95,7 @@ class ConvNeXt(nn.Module):
 
 
 class SuperResolution(nn.Module):
-    """Four times the pixels by PixelShuffle, on top of an interpolated image; hard activations on the way."""
+    """Upsampling by 2 along each axis by PixelShuffle, added to an interpolated image; with hard activations."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -216,5 +216,5 @@ def on_host(node: NodeProto, opset: int, feeds: Sequence[Any]) -> set[int]:
 
 
 def is_narrow(array: Any) -> bool:
-    """Tell whether an array is of a type that CuPy lacks."""
+    """Return whether an array has a type that CuPy lacks."""
     return getattr(array, "dtype", np.dtype(np.float32)).name in NARROW

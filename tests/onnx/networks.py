@@ -1,4 +1,4 @@
-"""The networks of the onnx package with random weights, and what ONNX Runtime makes of them."""
+"""The networks of the onnx package with random weights, and their results in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def our_nodes(model: ModelProto) -> list[NodeProto]:
 
 
 def attributes(node: NodeProto) -> dict[str, Any]:
-    """Return a node's attributes as they stand."""
+    """Return a node's attributes as a dict."""
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 

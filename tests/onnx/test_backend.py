@@ -1,4 +1,4 @@
-"""The backend beside ONNX's own runner: node tests, single nodes, devices."""
+"""The backend compared with ONNX's own runner: node tests, single nodes, devices."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def test_a_context_of_the_run_counts_too() -> None:
 
 
 def test_a_model_says_the_same_when_its_weights_come_again() -> None:
-    """The first run of a Conv looks at its weights, later ones know them."""
+    """The first run of a Conv inspects its weights, later runs use what it found."""
     proto, shape = built("a classifier")
     x = floats(4, *shape)
     first, again = (backend.prepare(proto, invariant="batch") for _ in range(2))

@@ -1,4 +1,4 @@
-"""Classifiers of tables of features, which return maps, beside ONNX Runtime."""
+"""Classifiers of tables of features, which return maps, compared with ONNX Runtime."""
 
 from __future__ import annotations
 

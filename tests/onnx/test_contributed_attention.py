@@ -1,4 +1,4 @@
-"""Attention and embeddings of ONNX Runtime's domain com.microsoft, beside ONNX Runtime and by their definition."""
+"""Attention and embeddings of ONNX Runtime's domain com.microsoft, compared with ONNX Runtime and their definition."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ agrees = partial(contributed.agrees, tolerance=1e-5)
 
 
 def masks(keys: int) -> list[Any]:
-    """Return one of every shape; each leaves every query a key, as sums with -10000 alone lose digits."""
+    """Return a mask of every shape. Each leaves every query a key: a sum of only -10000 would lose digits."""
     rows = np.random.default_rng(1).integers(0, 2, (B, S, keys))
     rows[..., 0] = 1
     ends = np.int32([keys, 2])
@@ -53,7 +53,7 @@ def test_attention(attributes: dict[str, Any]) -> None:
 
 
 def test_attention_by_its_definition() -> None:
-    """One head after the other, in float64."""
+    """Computed head by head in float64."""
     x, weights, bias = floats(B, S, 5), floats(5, 3 * H, seed=1), floats(3 * H, seed=2)
     proto, feeds = one_node("Attention", [x, weights, bias], num_heads=N, unidirectional=1)
     (y,) = on_host_and_device(proto, feeds)

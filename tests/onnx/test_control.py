@@ -199,7 +199,7 @@ def test_what_no_trip_made_must_have_a_declared_type() -> None:
 
 @pytest.mark.parametrize("lengths", [None, [3, 1], [0, 2]])
 def test_the_first_scan_was_of_batches(lengths: list[int] | None) -> None:
-    """Of opset 8: each entry for itself, as long as its sequence is; what comes after is 0."""
+    """Scan of opset 8 handles each entry separately, up to the length of its sequence; the rest of the output is 0."""
     text = """g (int64[B] lengths, float[B, 2] s, float[B, T, 2] x) => (float[B, 2] y, float[B, T, 2] p) {
       y, p = Scan <num_scan_inputs = 1, directions = [1], body = b (float[2] v, float[2] e) => (float[2] w, float[2] m)
         { w = Add (v, e) m = Neg (w) }> (lengths, s, x)

@@ -1,4 +1,4 @@
-"""How many elements a node of constants is said to make or to read, which decides whether it is computed ahead."""
+"""The estimated number of elements that a node of constants makes or reads, which decides whether it is folded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of CuPy: by operators nothing but what the stand-in has, and what CuPy has if it is installed."""
+"""Functions of CuPy that operators use: only those that the fake has, and those of CuPy if it is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of one number on NumPy arrays, alone and as chains: what they give, and where they write it."""
+"""Functions of one number on NumPy arrays, single and as chains: their results, and where they are written."""
 
 from __future__ import annotations
 

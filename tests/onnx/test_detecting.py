@@ -1,4 +1,4 @@
-"""TopK, NonMaxSuppression and RoiAlign: beside ONNX Runtime, and by definition where that has none."""
+"""TopK, NonMaxSuppression and RoiAlign, compared with ONNX Runtime, or with the definition where it has none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def top(x: Any, k: int, opset: int = 11, device: str = "CPU", **attributes: Any)
 
 
 def by_definition(row: list[float], k: int, largest: bool) -> list[int]:
-    """Sort by value and then by index; NaN is above all else."""
+    """Return the indices sorted by value and then by index; NaN is the largest value."""
 
     def key(at: int) -> tuple[bool, float, int]:
         missing = row[at] != row[at]
@@ -40,7 +40,7 @@ def by_definition(row: list[float], k: int, largest: bool) -> list[int]:
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("kind", ["ties", "nan", "unsigned", "extremes", "zeros", "half"])
 def test_the_first_of_equal_elements_comes_first(kind: str, largest: int) -> None:
-    """In long rows, of which few elements are sorted, and in short ones."""
+    """In short rows, and in long ones of which few elements are sorted."""
     rng = np.random.default_rng(0)
     for extent, k in ((9, 4), (9, 9), (9, 0), (700, 30), (700, 175), (700, 1), (700, 176)):
         x = rng.integers(0, 7, (3, extent)).astype(np.float32)
@@ -146,7 +146,7 @@ def test_regions_are_sampled(opset: int, ratio: int, mode: str) -> None:
 
 
 def test_regions_in_halves_and_corners() -> None:
-    """The mean of a bin is that of its samples, each between four elements; what lies outside counts as zero."""
+    """A bin has the mean of its samples, each interpolated from four elements; elements outside count as zero."""
     x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
 
     def value(*corners: float) -> float:

@@ -1,4 +1,4 @@
-"""What the documentation says of ONNX: the operators that run, and the opsets."""
+"""The documentation's statements about ONNX: the operators that run, and the opsets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _opsets(text: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("name", SPECIFIED)
 def test_functions_name_all_opsets_that_are_as_they_compute(name: str) -> None:
-    """From the one that brought the operator to the newest that is known to have left its last change alone."""
+    """From the opset that introduced the operator to the newest known one that does not change it."""
     first, last = _opsets(inspect.getdoc(SPECIFIED[name]) or "")
     since = {
         one.since_version for one in onnx.defs.get_all_schemas_with_history() if (one.domain, one.name) == ("", name)

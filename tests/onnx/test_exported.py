@@ -1,4 +1,4 @@
-"""Networks that PyTorch exported, by both of its exporters, beside ONNX Runtime and the same graph in float64."""
+"""Networks exported by both exporters of PyTorch, compared with ONNX Runtime and the same graph in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes part of a convolution, what must not, and what that does to results."""
+"""Which nodes are folded into a convolution, which must not be, and how that changes results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def node_types(proto: onnx.ModelProto, feeds: Any, **options: Any) -> tuple[list
 
 
 def both(proto: onnx.ModelProto, feeds: Any, expected: list[str]) -> tuple[Any, Any]:
-    """Return the first output of the folded graph, which must have these nodes, and of the one that is not."""
+    """Return the first output of the folded graph, which must have these nodes, and of the unfolded one."""
     types, folded = node_types(proto, feeds)
     assert types == expected
     plain, outputs = node_types(proto, feeds, fold=False)

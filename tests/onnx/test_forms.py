@@ -1,4 +1,4 @@
-"""Operators around ours: what earlier opsets have otherwise, element types, and what no operator may do."""
+"""Operators other than convolutions: differences of earlier opsets, element types, and what no operator may do."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_products_of_16_bit_types_are_summed_in_float32(op_type: str, dtype: Any
 
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 1, 3, 4, 5), (1, 0, 4, 5), (0, 3, 4, 5)])
 def test_every_row_of_an_image_is_multiplied_by_the_same_matrix(shape: tuple[int, ...]) -> None:
-    """Whole numbers, whose sums are exact in any order; a result for an image is that of the image alone."""
+    """Sums of integers are exact in any order; the result of one image is that of the image in a batch."""
     generator = np.random.default_rng(0)
     a, b = (generator.integers(-9, 10, of).astype(np.float32) for of in (shape, (5, 6)))
     for given in (a, a[..., ::-1], np.asfortranarray(a)):
@@ -247,7 +247,7 @@ def test_integers_have_negative_powers() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("exponent", [np.float32(3), np.float64([3]), np.int64([[3]])])
 def test_cubes(dtype: str, exponent: Any) -> None:
-    """They are products, each of which is rounded: so is x * x * x in ONNX Runtime."""
+    """Cubes are products, each of them rounded, as x * x * x is in ONNX Runtime."""
     special = [0.0, -0.0, 1.0, -2.0, 1e-15, math.inf, -math.inf, math.nan]
     x = np.array([*special, *floats(40).ravel().tolist()]).astype(dtype).reshape(6, 8)
     got = run("Pow", [x, np.asarray(exponent)], 15)
@@ -335,7 +335,7 @@ def test_erf_beside_the_standard_library() -> None:
 
 
 SERVED: list[tuple[bool, str, int, list[str], int, dict[str, Any]]] = [
-    # Inference alone; before opset 7 nodes train unless is_test says otherwise.
+    # Only inference; before opset 7, nodes train unless is_test is set.
     (False, "Dropout", 1, ["x"], 1, {}),
     (False, "Dropout", 6, ["x"], 1, {"is_test": 0}),
     (True, "Dropout", 6, ["x"], 1, {"is_test": 1}),

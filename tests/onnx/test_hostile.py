@@ -1,4 +1,4 @@
-"""Valid-looking models that end a process inside onnx's shape inference, and what prepare makes of them instead."""
+"""Valid-looking models that crash a process in onnx's shape inference, and the errors that prepare raises instead."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ for path in sys.argv[1:]:
 HEAD = '<ir_version: 9, opset_import: ["" : {opset}, "ai.onnx.ml" : 2, "own" : 1]>'
 OWN = '<opset_import: ["" : 18], domain: "own">'
 
-# Each refused model with what the message says behind the node's name.
+# Each refused model with the part of the message that follows the node's name.
 REFUSED = {
     "GatherND before its first axis": (18,
         "g (float[1,1] x, int64[1,1,1] i) => (float[N] y) { y = GatherND <batch_dims = -2147483648> (x, i) }",

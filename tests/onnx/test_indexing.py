@@ -1,4 +1,4 @@
-"""Operators that read and write by indices: beside ONNX Runtime, by definition, and the same bits on a device."""
+"""Operators that read and write by indices: ONNX Runtime's or the definition's results, and equal bits on a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inputs of a model: how they may be given, and every way in which they do not fit."""
+"""The inputs of a model: how they may be given, and the errors for those that do not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact products of 8-bit integers: beside 64-bit sums and ONNX Runtime, on the host and as a device makes them."""
+"""Exact products of 8-bit integers, on the host and as on a device, compared with 64-bit sums and ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def extremes(kind: str, *shape: int) -> Any:
 @pytest.mark.parametrize("inner", [1, 257, 258, 259, 515, 777])
 @pytest.mark.parametrize("kinds", TYPES)
 def test_the_longest_sums_are_exact(kinds: tuple[str, str], inner: int) -> None:
-    """Odd ones too, beyond 2 ** 24: float32 does not hold these."""
+    """Even odd sums beyond 2 ** 24, which float32 cannot represent."""
     (a, a_zero), (b, b_zero) = (
         extremes(kind, *shape) for kind, shape in zip(kinds, ((3, inner), (inner, 2)), strict=True)
     )
@@ -115,7 +115,7 @@ def test_matrices_beside_onnx_runtime(shapes: tuple[tuple[int, ...], tuple[int, 
 
 
 def test_rows_have_zero_points_and_scales_of_their_own() -> None:
-    """A vector has one for each row, and so has a column beside a stack of matrices."""
+    """Zero points of rows are a vector, or a column for each matrix of a stack."""
     a, b, zeros = drawn("uint8", 2, 3, 5), drawn("int8", 5, 4, seed=1), drawn("uint8", 3, seed=2)
     expected = (a.astype(int) - zeros[:, None]) @ b.astype(int)
     for zero in (zeros, np.stack([zeros, zeros])[..., None]):
@@ -178,7 +178,7 @@ def test_a_bias_is_exact_where_float32_does_not_hold_it() -> None:
 
 @pytest.mark.parametrize("op_type", ["ConvInteger", "MatMulInteger"])
 def test_constant_weights_may_be_given_anew(op_type: str) -> None:
-    """What has been made of an initializer counts as long as that is used."""
+    """Values precomputed from an initializer are used only in runs that use the initializer."""
     x, w, other = drawn("uint8", 1, 700, 4), drawn("int8", 2, 700, 1, seed=1), drawn("int8", 2, 700, 1, seed=2)
     x, w, other = (x, w, other) if op_type == "ConvInteger" else (x[0].T, w[..., 0].T, other[..., 0].T)
     node = helper.make_node(op_type, ["x", "w"], ["y"])

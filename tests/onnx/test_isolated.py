@@ -34,13 +34,13 @@ def small() -> onnx.ModelProto:
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Let the child run other code, after it was asked for something."""
+    """Make the child run other code after it has received a request."""
     whole = "import os, signal, sys, time; sys.stdin.buffer.readline(); " + code
     monkeypatch.setattr(isolated, "_program", lambda: whole)
 
 
 def with_task(monkeypatch: pytest.MonkeyPatch, task: str) -> None:
-    """Let the child compute something else, whatever it is asked for."""
+    """Make the child compute something else for every request."""
     program = isolated._program
     monkeypatch.setattr(
         isolated, "_program", lambda: program().replace("isolated.serve", f"isolated._done = {task}; isolated.serve")

@@ -49,7 +49,7 @@ def _assert_right(rep: Any, text: str, feeds: list[Any]) -> None:
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many of the inputs of every Concat that was completed in place had to be copied."""
+    """Record how many inputs of every Concat that was completed in place had to be copied."""
     counts: list[int] = []
     joined = joining.joined
 
@@ -93,7 +93,7 @@ def test_other_parts_that_add_up_to_the_same_are_joined_anew() -> None:
 
 
 def test_values_that_others_see_are_left_alone() -> None:
-    """Outputs of a graph do not share memory: whoever writes to one leaves the others as they are."""
+    """Outputs of a graph do not share memory: writing to one does not change the others."""
     text = """net (float[1, 8, 6, 7] x, float[4, 8, 1, 1] a, float[6, 8, 1, 1] b, int64[2] t) =>
         (float[1, 10, 6, 7] y, float[1, 4, 6, 7] p, float[6, 42] s, float[1, 14, 6, 7] z)
     { p = Conv (x, a) q = Conv (x, b) y = Concat <axis = 1> (p, q) s = Reshape (q, t) z = Concat <axis = 1> (y, p) }"""

@@ -138,7 +138,7 @@ def test_an_input_without_a_type_takes_anything(field: str) -> None:
 
 
 def test_a_declared_shape_that_is_wrong_changes_no_result() -> None:
-    factor = floats(6, seed=2)  # along the last axis, of which a value of two axes would make channels
+    factor = floats(6, seed=2)  # along the last axis, which would be the channels of a value with two axes
     nodes = [helper.make_node("Abs", ["x"], ["a"]), helper.make_node("Mul", ["a", "f"], ["y"])]
     outputs = [value("a", shape=(3, 6)), value("y", shape=4)]
     proto = model(nodes, [value("x", shape=4)], outputs, 17, {"f": factor})

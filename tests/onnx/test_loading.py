@@ -1,4 +1,4 @@
-"""What a model may come as, and what is refused before anything runs."""
+"""The forms in which a model may be given, and what is refused before anything runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def with_constant(*others: onnx.NodeProto, outputs: tuple[str, ...] = ("y",)) ->
 
 
 def test_large_constants_are_initializers(tmp_path: Path) -> None:
-    """They run the same with and without folding, and the caller's model stays as it is."""
+    """They run the same with and without folding, and the caller's model is not changed."""
     proto, x = with_constant(), floats(1, 2, 20)
     before, path = proto.SerializeToString(), tmp_path / "model.onnx"
     onnx.save(proto, path)
@@ -54,7 +54,7 @@ def test_large_constants_are_initializers(tmp_path: Path) -> None:
 
 
 def test_large_constants_that_are_no_plain_ones() -> None:
-    """What is an output, or used inside, or no float32 in one piece, is computed as any node is."""
+    """Constants that are outputs, used in subgraphs, or not one array of float32 are computed like any node."""
     x = floats(1, 2, 20)
     y, w = backend.prepare(with_constant(outputs=("y", "w"))).run([x])
     np.testing.assert_array_equal(w, WEIGHTS)

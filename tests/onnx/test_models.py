@@ -78,7 +78,7 @@ def test_network_beside_onnx_runtime(name: str) -> None:
 
 
 def _before_softmax(model: ModelProto) -> str:
-    """Name what goes into the final Softmax, which hides most errors: or the output, where there is none."""
+    """Return the name of the final Softmax's input, as Softmax hides most errors, or of the output if there is none."""
     final = model.graph.node[-1]
     return final.input[0] if final.op_type == "Softmax" else final.output[0]
 
@@ -86,9 +86,9 @@ def _before_softmax(model: ModelProto) -> str:
 def _check_whole(
     model: ModelProto, x: Any, expected: dict[str, Any], ours: list[NodeProto], values: dict[str, Any]
 ) -> None:
-    """Compare what the whole network makes of x.
+    """Compare the outputs of the whole network for x.
 
-    Roundings err in both directions, so each layer of K terms adds about sqrt(K) u of what it hands on, in either
+    Rounding errors have both signs, so each layer of K terms adds about sqrt(K) u of its output, in either
     implementation, and the weights neither amplify nor dampen it.
     """
     limit = sum(2 * UNIT * math.sqrt(_terms(node, values)) for node in ours if node.op_type != "MaxPool")

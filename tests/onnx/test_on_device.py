@@ -1,4 +1,4 @@
-"""Whole models on a device: where values are between nodes, what is copied, what the reference evaluator gets."""
+"""Whole models on a device: where values are kept between nodes, what is copied, what the reference evaluator gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators around ours where opsets or implementations differ: beside ONNX Runtime, or by definition."""
+"""Operators other than convolutions where opsets or implementations differ, by ONNX Runtime or the definition."""
 
 from __future__ import annotations
 

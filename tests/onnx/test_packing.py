@@ -32,7 +32,7 @@ def network(shape: Any = X) -> onnx.ModelProto:
 
 
 def packing(launches: list[Any]) -> list[bool]:
-    """Of each launch, whether it packs weights."""
+    """Return for each launch whether it packs weights."""
     return [record.variant.name.startswith("pack") for record in launches]
 
 

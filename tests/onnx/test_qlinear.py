@@ -1,4 +1,4 @@
-"""8-bit operators of ONNX Runtime's domain com.microsoft: by their formulas, beside ONNX Runtime, and on a device."""
+"""8-bit operators of ONNX Runtime's domain com.microsoft: their formulas, ONNX Runtime's results, and a device's."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_means_are_rounded_once_from_exact_sums(dtype: Any) -> None:
 
 
 def test_padding_is_the_zero_point_and_what_ceil_mode_adds_is_no_padding() -> None:
-    """ONNX Runtime divides by the whole kernel there; so does its AveragePool before opset 19."""
+    """ONNX Runtime divides by the size of the kernel there, as its AveragePool does before opset 19."""
     x = np.array([[[13, 15, 17]]], np.uint8)
     one, zero = np.float32(1), np.uint8(13)
     attributes = {"kernel_shape": [2], "strides": [2], "ceil_mode": 1, "count_include_pad": 1}

@@ -1,4 +1,4 @@
-"""ONNX Runtime's own LSTM of integers, beside ONNX Runtime."""
+"""ONNX Runtime's own LSTM of integers, compared with ONNX Runtime."""
 
 from __future__ import annotations
 

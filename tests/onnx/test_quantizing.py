@@ -1,4 +1,4 @@
-"""Quantization: by definition, beside ONNX Runtime, and the same bits on a device."""
+"""Quantization: by definition, compared with ONNX Runtime, and with the same bits on a device."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_short_floats(kind: str) -> None:
 
 
 def test_scales_that_are_powers_of_two() -> None:
-    """They have no type that the result could have."""
+    """Their type is none that the result could have."""
     x, scale = np.array([3, -4], np.int8), np.array(0.5, ml_dtypes.float8_e8m0fnu)
     for device in ("CPU", "CUDA"):
         with device_arrays():
@@ -264,7 +264,7 @@ def test_a_network_of_quantized_layers(opset: int, per_channel: bool) -> None:
     (expected,) = onnxruntime_run(proto, {"x": x})
     for fold in (True, False):
         (y,) = backend.prepare(proto, fold=fold).run([x])
-        # Sums in another order may fall on the other side of a tie: one step of the scale, in a few places.
+        # Sums in another order may round a tie the other way: one step of the scale, in a few elements.
         assert np.abs(y - expected).max() <= 0.5
         assert np.count_nonzero(y != expected) <= 3
     with device_arrays() as device:

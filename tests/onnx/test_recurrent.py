@@ -1,4 +1,4 @@
-"""LSTM, GRU, RNN and CausalConvWithState: beside ONNX Runtime, or by definition where that has not all of them."""
+"""LSTM, GRU, RNN and CausalConvWithState: compared with ONNX Runtime, or the definition where it lacks some."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ NAMED: list[tuple[str, list[float], list[float]]] = [
 @pytest.mark.parametrize("at", range(len(NAMED)))
 @pytest.mark.parametrize("op_type", GATES)
 def test_every_activation(op_type: str, at: int) -> None:
-    """Different ones in a row, so that numbers that go to the wrong one show."""
+    """Consecutive functions differ, so that parameters passed to the wrong one are detected."""
     count = ACTIVATIONS[op_type]
     chosen = [NAMED[(at + n) % len(NAMED)] for n in range(count * 2)]
     attributes: dict[str, Any] = {"activations": [name for name, _, _ in chosen]}
@@ -125,7 +125,7 @@ def test_what_activations_get_is_clipped(op_type: str) -> None:
 
 
 def test_a_cell_is_clipped_as_its_activation_gets_it() -> None:
-    """The bounds are those of whatever an activation gets; ONNX Runtime leaves the last one out."""
+    """Clip applies to the input of every activation; ONNX Runtime omits the last one."""
     w, r, b = np.zeros((1, 4, 1), np.float32), np.zeros((1, 4, 1), np.float32), np.zeros((1, 8), np.float32)
     y, _, cell = run("LSTM", [np.ones((1, 1, 1), np.float32), w, r, b, None, None, np.float32([[[9]]])], clip=0.25)
     assert cell.item() == 4.5  # half of it is kept
@@ -152,7 +152,7 @@ def test_batches_may_come_first(op_type: str) -> None:
 def test_directions_share_threads_by_the_size_of_steps(
     op_type: str, steps: int, batch: int, size: int, shares: Any, on_threads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each on one of its own where steps are large, one for both where they are many, else the caller's."""
+    """One thread for each direction if steps are large, one for both if steps are many, otherwise the caller's."""
     x, (w, r, b) = floats(steps, batch, 6), weights(op_type, 2, 6, size)
     found: list[Any] = []
 
@@ -174,7 +174,7 @@ def test_directions_share_threads_by_the_size_of_steps(
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
 def test_states_are_kept_wide(dtype: Any) -> None:
-    """float16 is rounded once, at the end: beside the same numbers in float32."""
+    """float16 is rounded once, at the end: compared with the same numbers in float32."""
     inputs = [array.astype(dtype) for array in (floats(5, 2, 3), *weights("GRU", 1, 3, 4))]
     expected = run("GRU", [array.astype(np.float32) for array in inputs])
     for got, wanted in zip(run("GRU", inputs), expected, strict=True):
@@ -197,7 +197,7 @@ def test_nothing_has_no_steps(op_type: str) -> None:
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize("op_type", GATES)
 def test_a_sequence_without_elements_keeps_its_state(op_type: str, direction: str) -> None:
-    """And puts out 0; ONNX Runtime makes that 0 as well."""
+    """Its output is 0, as in ONNX Runtime."""
     initial = states(op_type, 1, 2, 4)
     inputs = [floats(3, 2, 3), *weights(op_type, 1, 3, 4), np.int32([0, 2]), *initial]
     y, *last = run(op_type, inputs, direction=direction)
@@ -251,7 +251,7 @@ causal = partial(models.run, "CausalConvWithState", opset=27, outputs=2)
 
 @pytest.mark.parametrize("activation", ["none", "silu", "swish"])
 def test_a_sequence_in_parts_is_the_whole_sequence(activation: str) -> None:
-    """The state carries over what a later part needs; beside the sum over taps in float64."""
+    """The state carries what a later part needs; compared with the sum over taps in float64."""
     x, w, b = floats(2, 3, 10), floats(3, 1, 4, seed=1), floats(3, seed=2)
     padded = np.concatenate([np.zeros((2, 3, 3)), x.astype(np.float64)], axis=2)
     exact = b[:, None] + sum(w[:, 0, tap : tap + 1] * padded[:, :, tap : tap + 10] for tap in range(4))

@@ -1,4 +1,4 @@
-"""ArgMax, ArgMin, the reductions, Range and STFT, beside ONNX Runtime, or by definition where that cannot judge."""
+"""ArgMax, ArgMin, the reductions, Range and STFT, compared with ONNX Runtime, or the definition where it differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `prepare(...).report()` says of a model, and the warnings about what is left to onnx's reference evaluator."""
+"""The reports of `prepare(...).report()`, and the warnings about nodes left to onnx's reference evaluator."""
 
 from __future__ import annotations
 

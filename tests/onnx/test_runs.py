@@ -1,4 +1,4 @@
-"""Whole models: our operators among others, in graphs and functions, and what becomes of values."""
+"""Whole models: convolutions among other operators, in graphs and functions, and the lifetime of values."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_values_are_freed_after_their_last_use() -> None:
     names = ["x", *(f"v{n}" for n in range(20)), "y"]
     nodes = [helper.make_node("Neg", [a], [b]) for a, b in pairwise(names)]
     nodes += [helper.make_node("Neg", ["v0"], [f"unused{n}"]) for n in range(20)]
-    nodes.append(helper.make_node("Shape", ["v0"], ["s"]))  # v0 is needed until the end, the other 39 are not
+    nodes.append(helper.make_node("Shape", ["v0"], ["s"]))  # v0 is needed until the end, the remaining 39 are not
     rep = backend.prepare(model(nodes, ["x"], ["y", value("s", np.int64, 1)]))
     x = np.zeros((1, 1, 2**18), np.float32)
     tracemalloc.start()

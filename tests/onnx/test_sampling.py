@@ -1,4 +1,4 @@
-"""GridSample, DeformConv and Resize with filters: beside ONNX Runtime and gpuconv.conv, or by definition."""
+"""GridSample, DeformConv and Resize with filters, compared with ONNX Runtime, gpuconv.conv or the definition."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def agrees(op_type: str, inputs: list[Any], opset: int, tolerance: float = 1e-5,
 
 
 def places(*shape: int, seed: int) -> Any:
-    """Places of which half are outside."""
+    """Return coordinates, half of them outside."""
     return np.random.default_rng(seed).uniform(-2, 2, shape).astype(np.float32)
 
 
@@ -63,7 +63,7 @@ def test_volumes_are_sampled_as_by_onnx_runtime(mode: str, padding: str, corners
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
 def test_a_line_is_an_image_of_one_column(mode: str, padding: str) -> None:
-    """Beside the same places of an image; 1 is the middle of a single column where corners are aligned."""
+    """Compared with the same points of an image; 1 is the middle of a single column where corners are aligned."""
     x, line = floats(2, 3, 9), places(2, 7, 1, seed=2)
     plane = np.stack([np.zeros_like(line), line], axis=-1).reshape(2, 7, 1, 2)
     attributes = {"mode": mode, "padding_mode": padding, "align_corners": 1}
@@ -74,7 +74,7 @@ def test_a_line_is_an_image_of_one_column(mode: str, padding: str) -> None:
 
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
 def test_what_lies_outside_counts_for_nothing(mode: str) -> None:
-    """Not even where the next element inside is infinite, or the place is."""
+    """Even where the nearest element inside, or the coordinate, is infinite."""
     x = np.full((1, 1, 3, 3), np.inf, np.float32)
     for far in (-9.0, 5.0, np.inf, -np.inf, 1e30):
         grid = np.float32([0, far]).reshape(1, 1, 1, 2)
@@ -153,7 +153,7 @@ def test_a_deformed_convolution_is_onnx_runtime_s(group: int, offset_group: int)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("spatial", [(9,), (6, 7), (4, 5, 6)])
 def test_without_offsets_it_is_a_convolution(spatial: tuple[int, ...], dtype: Any) -> None:
-    """Of small integers, which every sum has exactly; whole offsets move the taps to other elements."""
+    """With small integers, whose sums are exact; integer offsets move the taps to other elements."""
     rank, rng = len(spatial), np.random.default_rng(0)
     x = rng.integers(-4, 5, (2, 4, *spatial)).astype(dtype)
     w, b = rng.integers(-4, 5, (6, 2, *(3,) * rank)).astype(dtype), np.arange(6, dtype=dtype)
@@ -188,7 +188,7 @@ def test_shapes_of_a_deformed_convolution_must_fit() -> None:
 
 
 def test_deformed_groups_on_a_device() -> None:
-    """Channels that share their offsets are read together there, whatever the groups of filters."""
+    """Channels that share offsets are read together on a device, for any number of groups of filters."""
     x, w, offset = floats(1, 4, 5, 5), floats(4, 2, 3, 3, seed=1), floats(1, 36, 5, 5, seed=2)
     attributes = {"group": 2, "offset_group": 2, "pads": [1, 1, 1, 1]}
     expected = run("DeformConv", [x, w, offset], 19, **attributes)
@@ -236,7 +236,7 @@ def test_integers_between_others_are_rounded_and_stay_in_their_range() -> None:
 
 @pytest.mark.parametrize("antialias", [0, 1])
 def test_a_cubic_keeps_a_line(antialias: int) -> None:
-    """Where all that it reads is inside: such weights have the moments 1 and 0."""
+    """Where all elements that it reads are inside: such weights have the moments 1 and 0."""
     x = np.arange(40, dtype=np.float64).reshape(1, 1, 40)
     y = run("Resize", [x, None, None, np.int64([1, 1, 20])], 19, mode="cubic", antialias=antialias)
     np.testing.assert_allclose(y[0, 0, 3:-3], np.arange(20)[3:-3] * 2 + 0.5, rtol=1e-12)

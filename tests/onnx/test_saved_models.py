@@ -55,7 +55,10 @@ def images(opset: int) -> ModelProto:
 
 
 def tokens(opset: int = 13) -> ModelProto:
-    """What ONNX Runtime fuses beside convolutions: SiLU, Gelu, normalized sums, transposed products, Gemm with Relu."""
+    """Return a model of what ONNX Runtime fuses besides convolutions.
+
+    These are SiLU, Gelu, normalized sums, transposed products, and Gemm with Relu.
+    """
     weights = weights_of(w=(8, 8), scale=(8,), bias=(8,), v=(6, 5), u=(5,))
     weights |= {"two": np.float32(2), "epsilon": np.float32(1e-5), "half": np.float32(0.5), "one": np.float32(1)}
     weights |= {"root": np.float32(2**0.5), "eighth": np.float32(0.125), "shape": np.int64([-1, 6])}
@@ -189,7 +192,8 @@ def test_static_quantization_in_qoperator_format(
 def test_optimized_models_of_static_quantization(
     tmp_path: Path, activations: str, weights: str, per_channel: bool
 ) -> None:
-    """Of DequantizeLinear, an operator and QuantizeLinear, ONNX Runtime makes one node; at level ALL, channels last.
+    """ONNX Runtime merges DequantizeLinear, an operator and QuantizeLinear into a node; at level ALL, channels come
+    last.
 
     16-bit activations leave MatMulNBits, whose left factor ONNX Runtime rounds to 8 bits at accuracy_level 4.
     """

@@ -1,4 +1,4 @@
-"""What depends on constants and on shapes alone is computed once for each of them."""
+"""Values that depend only on constants and shapes are computed once for each of them."""
 
 from __future__ import annotations
 

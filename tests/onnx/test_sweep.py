@@ -1,6 +1,6 @@
-"""A few random nodes of every operator of the sweep, beside what the specification says of them.
+"""A few random nodes of every operator of the sweep, compared with the specification.
 
-``python -m tests.onnx.sweep`` takes as many as one likes, and asks ONNX Runtime too.
+``python -m tests.onnx.sweep`` draws any number of nodes, and compares with ONNX Runtime too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 NODES, SEED = 5, 7
 NAMES = sorted(MAKERS)
-# Those of ours that compute on a device: the others read all their inputs on the host.
+# Operators that compute on a device: the remaining ones read all their inputs on the host.
 ON_DEVICE = [
     *("AffineGrid", "Attention", "BitShift", "CenterCropPad", "LpNormalization", "MeanVarianceNormalization"),
     *("NegativeLogLikelihoodLoss", "RMSNormalization", "ReduceLogSum", "ReduceLogSumExp", "ReverseSequence"),

@@ -279,7 +279,7 @@ TARGETS = {"target_treeids": [0, 0], "target_nodeids": [1, 2], "target_ids": [0,
 
 @pytest.mark.parametrize(("missing", "expected"), [(None, 20), ([0, 0, 0], 20), ([1, 0, 0], 10)])
 def test_nan_takes_the_branch_that_the_node_says(missing: Any, expected: float) -> None:
-    """And not the true one of BRANCH_NEQ, as comparing it would."""
+    """Not the true branch of BRANCH_NEQ, which a comparison would take."""
     more = {} if missing is None else {"nodes_missing_value_tracks_true": missing}
     x = np.float32([[np.nan], [1], [2]])
     y = run("TreeEnsembleRegressor", [x], 3, domain=ML, n_targets=1, **TREE, **TARGETS, **more)
@@ -313,7 +313,7 @@ def test_trees_that_are_none(changed: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("weights", [[0.25, 0.75], [-0.5, 0.5], [0.2, 0.3]])
 @pytest.mark.parametrize("transform", ["NONE", "LOGISTIC"])
 def test_votes_for_one_of_two_classes(voted: int, weights: list[float], transform: str) -> None:
-    """As ONNX Runtime has it: the specification says nothing of these."""
+    """As ONNX Runtime does: the specification does not define this case."""
     node = helper.make_node(
         "TreeEnsembleClassifier", ["x"], ["label", "scores"], domain=ML, **TREE, **VOTES, class_ids=[voted] * 2,
         class_weights=weights, classlabels_int64s=[3, 4], post_transform=transform,

@@ -1,4 +1,4 @@
-"""Models that nobody vouches for: what they may read, how large and how deep they may be, and how they are refused."""
+"""Untrusted models: what they may read, how large and how deep they may be, and how they are refused."""
 
 from __future__ import annotations
 
@@ -380,7 +380,7 @@ def test_functions_that_call_others_too_deep() -> None:
 
 
 def test_functions_that_multiply(tmp_path: Path) -> None:
-    """Ten levels of ten calls each would be ten thousand million nodes, beside the calls themselves."""
+    """Ten levels of ten calls each would be 10**10 nodes, and the calls themselves."""
     functions = [function(node("Neg", ["a"], ["v10"]), outputs=["v10"], name="F0")]
     for level in range(1, 11):
         names = ["a", *(f"v{n}" for n in range(1, 11))]
@@ -453,7 +453,7 @@ def test_brackets_in_strings_and_comments_do_not_count(tmp_path: Path) -> None:
 
 
 def test_axes_that_no_array_has(tmp_path: Path) -> None:
-    """onnx's inference takes the lower bits of some for an address; its Scan counts as far as it is told."""
+    """onnx's inference takes the lower bits of some axes for an address; its Scan counts up to any given number."""
     normalized = model([node("LayerNormalization", ["x", "x"], ["y", "m"], axis=2**63 - 1)], ["x"], ["y", "m"])
     body = helper.make_graph([node("Identity", ["s"], ["t"])], "body", [floats("s")], [floats("t")])
     scan = node("Scan", ["x"], ["y"], body=body, num_scan_inputs=2**62)

@@ -1,8 +1,8 @@
-"""The geometry of a problem by counting, and the links between inputs and outputs that the oracle shows.
+"""Expected geometries of problems by counting, and tables of which input meets which output.
 
-`answer` gives every field of a geometry: what the problem says, the output's shape as the oracle makes it, and pads
-counted up one by one. `links` turns the fields into a table "which input meets which output through which tap";
-`links_by_oracle` reads that table off values, so that no field has to be trusted.
+`answer` computes every field of a geometry: given attributes, the output shape by the oracle, and pads counted one by
+one. `links` turns these fields into a table of which input each tap of each output reads. `links_by_oracle` derives the
+same table from values alone, so that no field has to be trusted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OF_WINDOWS = {"auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "st
 
 
 def answer(problem: Problem) -> Fields:
-    """Every field of the problem's geometry; ValueError for a negative size."""
+    """Return every field of the problem's geometry; raises ValueError for a negative size."""
     out = links_by_oracle(problem).shape[1:]
     fields: Fields = {"x_shape": problem.x_shape, "kernel_shape": _kernel(problem)}
     fields |= {name: _of_axes(problem, name, 1) for name in ("strides", "dilations")}
@@ -59,7 +59,7 @@ def _pads(problem: Problem, fields: Fields, out: tuple[int, ...]) -> tuple[tuple
 
 
 def _missing(problem: Problem, fields: Fields, out: tuple[int, ...], axis: int) -> int:
-    """The least total padding: what the windows need beyond the input, or what is cropped off the canvas."""
+    """Return the smallest total padding that the windows need beyond the input, or the total crop of the canvas."""
     n, s = problem.x_shape[2 + axis], fields["strides"][axis]
     reach = 1 + sum(fields["dilations"][axis] for _ in range(fields["kernel_shape"][axis] - 1))
     total = 0
@@ -74,7 +74,7 @@ def _missing(problem: Problem, fields: Fields, out: tuple[int, ...], axis: int) 
 
 
 def _dealt(total: int, mode: str) -> tuple[int, int]:
-    """One for either side in turn; SAME_UPPER starts with the end, everything else with the beginning."""
+    """Split a total into begin and end, alternating; SAME_UPPER starts with the end, all others with the beginning."""
     sides = [0, 0]
     first = 1 if mode == "SAME_UPPER" else 0
     for turn in range(total):
@@ -86,7 +86,8 @@ def _dealt(total: int, mode: str) -> tuple[int, int]:
 
 
 def links(operator: str, fields: Fields) -> np.ndarray[Any, Any]:
-    """(taps, *out): 1 + the number of the input met, 0 for none; of pooling (2, *out), a window's first and last."""
+    """Return (taps, *out): 1 + the number of the input that a tap reads, 0 for padding; for pools (2, *out): first and
+    last."""
     spatial, out = fields["x_shape"][2:], fields["y_shape"][2:]
     axes = zip(
         spatial, out, fields["kernel_shape"], fields["strides"], fields["dilations"], fields["pads_begin"], strict=True
@@ -100,7 +101,7 @@ def links(operator: str, fields: Fields) -> np.ndarray[Any, Any]:
 
 
 def _axis_links(operator: str, n: int, out: int, k: int, s: int, d: int, begin: int) -> np.ndarray[Any, Any]:
-    """(k, out): the input met, -1 for none."""
+    """Return (k, out): the input position read along one axis, -1 for none."""
     table = np.full((k, out), -1)
     moving, other = (n, out) if operator == "conv_transpose" else (out, n)
     for tap in range(k):
@@ -124,7 +125,7 @@ def _combined(spatial: tuple[int, ...], tables: list[np.ndarray[Any, Any]]) -> n
 
 
 def links_by_oracle(problem: Problem) -> np.ndarray[Any, Any]:
-    """The same table from the oracle: x numbers its elements, and every tap is a filter of its own."""
+    """Return the table of `links` from the oracle's results: x holds element numbers, and each tap is a filter."""
     spatial = problem.x_shape[2:]
     numbers = np.arange(1.0, math.prod(spatial) + 1).reshape(1, 1, *spatial)
     if problem.operator in ("max_pool", "average_pool"):

@@ -1,4 +1,4 @@
-"""The named cases (gpuconv/rules/cases.py) as the parameters of tests, which have the names of the cases."""
+"""Parametrize tests by the named cases of gpuconv/rules/cases.py."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def _of(operators: tuple[str, ...]) -> list[Case]:
 
 
 def every_case(*operators: str) -> pytest.MarkDecorator:
-    """Give a test its argument ``case``: each case of some operators, or of all."""
+    """Parametrize ``case`` over all cases, or over those of some operators."""
     return pytest.mark.parametrize("case", _of(operators), ids=lambda case: str(case.name))
 
 
 def one_dtype_a_case(*operators: str) -> pytest.MarkDecorator:
-    """Give a test ``case`` and ``dtype``: each case in the one of its dtypes that `ONE_DTYPE` names."""
+    """Parametrize ``case`` and ``dtype``: each case with its dtype in `ONE_DTYPE`."""
     rows = [(case, ONE_DTYPE[case.name]) for case in _of(operators)]
     return pytest.mark.parametrize(("case", "dtype"), rows, ids=[f"{case.name}-{dtype}" for case, dtype in rows])

@@ -1,4 +1,4 @@
-"""Check many rows in one test: the test fails with a report of every row that fails, not only of the first."""
+"""Check many rows in one test and report every row that fails, not only the first."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Row = Callable[[object], AbstractContextManager[None]]
 
 @contextmanager
 def every_row(inputs: object = "") -> Iterator[Row]:
-    """Yield a context manager that holds back the failure of one row, so that the rows behind it are checked too.
+    """Yield a context manager for one row, which collects its failure so that later rows are still checked.
 
     Parameters
     ----------
     inputs
-        What all rows have in common, as a named case; it is printed once, above the rows that failed.
+        Description of what all rows share, such as a named case; printed once above the failed rows.
 
     Raises
     ------
     AssertionError
-        Behind the last row, if any failed: the name and the message of each, and the traceback of the first.
+        At the end, if any row failed: names and messages of all failed rows, and the traceback of the first.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a residual and an activation make of the sums of Conv and ConvTranspose, by definition."""
+"""The epilogue of Conv and ConvTranspose by definition: residual, then activation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from tests.oracle import oracle
 from tests.oracle.oracle import assert_same
 
-# As calls give them, and what stands in the formula: slope, low, high.
+# Activations as calls give them, with the numbers of the formula: slope of negative values, lower and upper bound.
 ACTIVATIONS: dict[Any, tuple[float, float, float]] = {
     None: (1.0, -inf, inf),
     "relu": (1.0, 0.0, inf),
@@ -27,7 +27,7 @@ ACTIVATIONS: dict[Any, tuple[float, float, float]] = {
 
 
 def finished(sums: Any, residual: Any, activation: Any) -> Any:
-    """What becomes of sums with their bias, in their own type, element by element."""
+    """Apply residual and activation to sums that include the bias, in the sums' own dtype."""
     kind = sums.dtype.type
     slope, low, high = (kind(number) for number in ACTIVATIONS[activation])
     with np.errstate(all="ignore"):
@@ -38,12 +38,12 @@ def finished(sums: Any, residual: Any, activation: Any) -> Any:
 
 
 def accumulator(dtype: Any) -> Any:
-    """The type of the sums."""
+    """Return the dtype that sums are accumulated in."""
     return np.dtype(np.float64 if np.dtype(dtype) == np.float64 else np.float32)
 
 
 def with_finish(exact: oracle.Exact, residual: Any, activation: Any, dtype: Any) -> oracle.Exact:
-    """What sums become, with what they may be off by: no activation here makes an error larger than its slope does."""
+    """Apply the epilogue to exact sums and their error bounds; an error grows at most by the slope."""
     slope, low, high = (float(accumulator(dtype).type(number)) for number in ACTIVATIONS[activation])
     added = 0.0 if residual is None else residual.astype(np.float64)
     with np.errstate(all="ignore"):
@@ -52,11 +52,11 @@ def with_finish(exact: oracle.Exact, residual: Any, activation: Any, dtype: Any)
         v = np.where(v < low, low, v)
         v = np.where(v > high, high, v)
         magnitude = (exact.magnitude + np.abs(added)) * max(1.0, abs(slope))
-    return oracle.Exact(v, magnitude, exact.terms + 2)  # the residual, and the product with the slope
+    return oracle.Exact(v, magnitude, exact.terms + 2)  # two more roundings: the residual, the slope
 
 
 def assert_equal(actual: Any, expected: Any) -> None:
-    """Assert equality of every bit, but for those of NaN."""
+    """Assert bitwise equality, except for the bits of NaN."""
     assert_same(actual, expected, bits=False)
     numbers = ~np.isnan(expected.astype(np.float64))
     assert (np.signbit(actual) == np.signbit(expected))[numbers].all(), "a zero has the wrong sign"

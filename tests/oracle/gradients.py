@@ -1,7 +1,7 @@
-"""Gradients by definition: every product of what meets through a tap, as the oracle's links show it.
+"""Gradients by definition: the sum of all products that meet through a tap.
 
-The links come from the oracle's forward operators (answers.py); sums are made in extended precision. Nothing of the
-library is imported.
+Which elements meet comes from the oracle's forward operators (answers.py); sums are computed in extended precision.
+Nothing of the library is imported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def shape_of_result(problem: Problem) -> tuple[int, ...]:
 
 
 def input_grad(problem: Problem, dy: Array, w: Array) -> Exact:
-    """dx, exactly: each output's gradient times the weight of the tap through which it meets an input."""
+    """Return the exact dx: each output's gradient times the weight of the tap through which it reads an input."""
     group, spatial = problem.attributes.get("group", 1), problem.x_shape[2:]
     value, magnitude = (np.zeros((*problem.x_shape[:2], math.prod(spatial)), np.longdouble) for _ in range(2))
     flat = dy.reshape(*dy.shape[:2], math.prod(dy.shape[2:])).astype(np.longdouble)
@@ -44,7 +44,7 @@ def input_grad(problem: Problem, dy: Array, w: Array) -> Exact:
 
 
 def weight_grad(problem: Problem, x: Array, dy: Array) -> Exact:
-    """dw, exactly: for every tap, the products of the inputs and the outputs' gradients that meet through it."""
+    """Return the exact dw: per tap, the sum of products of inputs and output gradients that meet through it."""
     group = problem.attributes.get("group", 1)
     assert problem.w_shape is not None
     value, magnitude = (np.zeros(problem.w_shape, np.longdouble) for _ in range(2))
@@ -53,7 +53,7 @@ def weight_grad(problem: Problem, x: Array, dy: Array) -> Exact:
         left = flat_dy[:, :, outputs].reshape(len(dy), group, dy.shape[1] // group, 1, len(outputs))
         right = flat_x[:, :, inputs].reshape(len(x), group, 1, x.shape[1] // group, len(inputs))
         with np.errstate(all="ignore"):
-            products = left * right  # (N, G, M/G, C/G, met)
+            products = left * right  # (N, G, M/G, C/G, pairs)
             _of_groups(problem, value, tap)[...] += products.sum(axis=(0, 4))
             _of_groups(problem, magnitude, tap)[...] += np.abs(products).sum(axis=(0, 4))
     return _exact(value, magnitude, len(dy) * math.prod(dy.shape[2:]) + 1)
@@ -67,7 +67,7 @@ def bias_grad(dy: Array) -> Exact:
 
 
 def max_pool_grad(dy: Array, indices: Array, x_shape: tuple[int, ...], storage_order: int) -> Exact:
-    """dx, exactly: every window gives to the element that its index numbers."""
+    """Return the exact dx: each window's gradient goes to the element that its index names."""
     numbers = _numbers(x_shape, storage_order)
     place = np.empty(numbers.size, np.int64)
     place[numbers.reshape(-1)] = np.arange(numbers.size)
@@ -81,13 +81,13 @@ def max_pool_grad(dy: Array, indices: Array, x_shape: tuple[int, ...], storage_o
 
 
 def average_pool_grad(dy: Array, x_shape: tuple[int, ...], **attributes: Any) -> Exact:
-    """dx, exactly: every window gives its gradient over its count to each element that one of its taps meets."""
+    """Return the exact dx: each window adds its gradient divided by its count to every element that it covers."""
     spatial, kernel = x_shape[2:], attributes["kernel_shape"]
     counts = counted_taps(spatial, **attributes)
     value, magnitude = (np.zeros((*x_shape[:2], math.prod(spatial)), np.longdouble) for _ in range(2))
     forward = {name: given for name, given in attributes.items() if name != "count_include_pad"}
     numbers = np.arange(1.0, math.prod(spatial) + 1).reshape(1, 1, *spatial)
-    for place in range(numbers.size):  # the windows that have an element: where the largest one is that
+    for place in range(numbers.size):  # find the windows that cover an element by averaging a one-hot x
         alone = np.where(numbers == place + 1, 1.0, 0.0)
         times = average_pool(alone, **forward, count_include_pad=1).value[0, 0] * counted_taps(
             spatial, **forward, count_include_pad=1
@@ -100,7 +100,7 @@ def average_pool_grad(dy: Array, x_shape: tuple[int, ...], **attributes: Any) ->
 
 
 def max_unpool(y: Array, indices: Array, numbered: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    """Every element at its place, one after the other."""
+    """Return x with every element stored at the place its index names."""
     result = np.zeros(shape, y.dtype)
     for value, index in zip(y.reshape(-1), indices.reshape(-1), strict=True):
         if index >= 0:
@@ -111,7 +111,7 @@ def max_unpool(y: Array, indices: Array, numbered: tuple[int, ...], shape: tuple
 def possible_indices(
     x_shape: tuple[int, ...], y_shape: tuple[int, ...], indices_in: str = "tensor", **attributes: Any
 ) -> Array:
-    """For every window, the set of numbers that its index can be: each tap's inside x, and -1."""
+    """Return for every window the set of its valid index values: those of its in-bounds taps, and -1."""
     numbers, rank = _numbers(x_shape, attributes.get("storage_order", 0)), len(x_shape) - 2
     strides, dilations = (attributes.get(name) or [1] * rank for name in ("strides", "dilations"))
     pads, found = attributes.get("pads") or [0] * 2 * rank, np.empty(y_shape, object)
@@ -134,7 +134,7 @@ def _numbers(x_shape: tuple[int, ...], storage_order: int) -> Array:
 
 
 def _met(problem: Problem) -> Any:
-    """For every tap: the inputs and the outputs that meet through it, in pairs, by their numbers in a plane."""
+    """Yield each tap with the pairs of inputs and outputs that meet through it, numbered within a plane."""
     table = links_by_oracle(problem)
     assert problem.w_shape is not None
     for tap, links in zip(np.ndindex(*problem.w_shape[2:]), table, strict=True):
@@ -143,7 +143,7 @@ def _met(problem: Problem) -> Any:
 
 
 def _of_groups(problem: Problem, w: Array, tap: tuple[int, ...]) -> Array:
-    """Weights of one tap as (G, M/G, C/G), a view."""
+    """Return the weights of one tap as a view of shape (G, M/G, C/G)."""
     group = problem.attributes.get("group", 1)
     split = w[(slice(None), slice(None), *tap)].reshape(group, w.shape[0] // group, w.shape[1])
     return split if problem.operator == "conv" else split.swapaxes(1, 2)

@@ -1,4 +1,4 @@
-"""Random problems of as many spatial axes as arrays have, and their operands in either layout."""
+"""Random problems with as many spatial axes as arrays can have, and their operands in either layout."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Array = np.ndarray[Any, Any]
 
 
 def _one(random: Random) -> tuple[Axis, int]:
-    """An axis of one element."""
+    """Return an axis of one element, with its output padding."""
     return Axis(1, 1, random.randint(1, 3), random.randint(1, 3), 0, 0), 0
 
 
 def _over_padding(random: Random, operator: str) -> tuple[Axis, int]:
-    """An axis of one element under a kernel of two or three, most of whose taps meet padding alone."""
+    """Return an axis of one element under a kernel of 2 or 3, most of whose taps read padding."""
     k, d, s = random.choice((2, 3)), random.randint(1, 2), random.randint(1, 2)
     begin = random.randrange(k) * d
-    if operator == "conv_transpose":  # then the pads are what is cropped
+    if operator == "conv_transpose":  # pads crop the output
         return Axis(1, k, s, d, begin, (k - 1) * d - begin), 0
     return Axis(1, k, s, d, begin, (k - 1) * d - begin + random.randint(0, 1)), 0
 
 
 def _axes(random: Random, operator: str, rank: int) -> tuple[list[Axis], list[int]]:
-    """Two axes as of any problem, four of one element over which the kernel is wide, and many of one; mixed."""
+    """Return two ordinary axes, four of one element with a wider kernel, and the rest of one element; shuffled."""
     if operator == "conv_transpose":
         usual = [transposed_axis(random, 3) for _ in range(2)]
     else:
@@ -63,7 +63,7 @@ def integers(random: Random, shape: Sequence[int], dtype: str = "float32") -> Ar
 
 
 def as_given(layout: str, array: Array) -> Array:
-    """The same activation with its channels where the layout says, in memory too."""
+    """Return an activation with its channels where the layout has them, also in memory."""
     return array if layout == "NCHW" else np.ascontiguousarray(np.moveaxis(array, 1, -1))
 
 

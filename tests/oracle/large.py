@@ -1,4 +1,4 @@
-"""Problems that cross the borders of blocks, and results by padding, a sliding window and a contraction."""
+"""Larger problems that cross block boundaries, with reference results by padding, sliding windows and tensordot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.oracle.oracle import round_to
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-# x, w, attributes; the pads are alike at both ends of an axis where they are one number an axis here
+# x, w, attributes
 CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "many channels, one tap": ((2, 300, 20, 21), (260, 300, 1, 1), {}),
     "many pixels": ((2, 12, 150, 131), (20, 12, 3, 3), {"pads": [1, 1, 1, 1]}),
@@ -60,14 +60,14 @@ CALLS = [("conv", name) for name in CONVOLUTIONS] + [("conv_transpose", name) fo
 
 
 def convolution(operator: str, name: str, dtype: Any) -> tuple[list[Array], dict[str, Any], Array]:
-    """Return x, w and b of small integers, the attributes, and the exact result, rounded once."""
+    """Return x, w and b of small integers, the attributes, and the exact result rounded once."""
     table, reference = (CONVOLUTIONS, conv_reference) if operator == "conv" else (TRANSPOSED, conv_transpose_reference)
     arrays, attributes = filled(operator, *table[name], dtype)
     return arrays, attributes, round_to(reference(*(array.astype(np.float64) for array in arrays), attributes), dtype)
 
 
 def pool(name: str, dtype: str) -> tuple[Array, dict[str, Any], tuple[Array, Array]]:
-    """Return x, the attributes, and the maxima with their indices."""
+    """Return x, the attributes, and the expected maxima with their indices."""
     shape, attributes = POOLS[name]
     x = values("any integer" if dtype == "uint8" else "integers", 5, shape, dtype)
     y, indices = max_pool_reference(x.astype(np.float64), attributes)
@@ -80,7 +80,7 @@ def _axes(attributes: dict[str, Any], rank: int) -> tuple[list[int], list[int], 
 
 
 def _windows(x: Array, kernel: tuple[int, ...], attributes: dict[str, Any], fill: float) -> Array:
-    """(N, C, *out, *kernel), a view of the padded input."""
+    """Return the windows of the padded input as a view, (N, C, *out, *kernel)."""
     rank = len(kernel)
     strides, dilations, pads = _axes(attributes, rank)
     padded = np.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)], constant_values=fill)
@@ -103,7 +103,7 @@ def _places(channel: int, first: int, rank: int) -> list[int]:
 
 
 def conv_transpose_reference(x: Array, w: Array, b: Array, attributes: dict[str, Any]) -> Array:
-    """Every input, times the kernel, is added where it lands; then the pads are cropped."""
+    """Add each input times the kernel to the canvas, then crop the pads."""
     rank, group = w.ndim - 2, attributes.get("group", 1)
     strides, dilations, pads = _axes(attributes, rank)
     canvas = [
@@ -122,7 +122,7 @@ def conv_transpose_reference(x: Array, w: Array, b: Array, attributes: dict[str,
 
 
 def max_pool_reference(x: Array, attributes: dict[str, Any]) -> tuple[Array, Array]:
-    """Values and indices; argmax finds the first of equals."""
+    """Return maxima and indices; argmax finds the first of equal elements."""
     kernel = tuple(attributes["kernel_shape"])
     numbers = np.arange(x.size, dtype=np.float64).reshape(x.shape)
     seen, places = (_windows(array, kernel, attributes, -np.inf) for array in (x, numbers))

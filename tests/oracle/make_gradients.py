@@ -1,8 +1,8 @@
-"""Make gradients.json, the gradients that PyTorch's autograd gives on the CPU; needs PyTorch, which the tests do not:
+"""Write gradients.json from PyTorch's autograd on the CPU; needs PyTorch, unlike the tests that read the file:
 
     python -m tests.oracle.make_gradients
 
-Operands come from a seed, rounded to a few bits, so that the file holds the results alone.
+Operands are drawn from a seed and rounded to a few bits, so that the file stores only the results.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 PATH = Path(__file__).with_name("gradients.json")
-# operator, x, w, attributes as PyTorch and ONNX have them alike (symmetric pads, once per axis)
+# operator, x, w, attributes in the form that PyTorch and ONNX share (symmetric pads, one number per axis)
 CASES: tuple[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
     ("conv", (2, 3, 9), (4, 3, 3), {}),
     ("conv", (1, 4, 12), (6, 2, 5), {"strides": [2], "pads": [2], "group": 2}),
@@ -42,7 +42,7 @@ CASES: tuple[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] 
 
 
 def operand(number: int, position: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Return float32 numbers of few bits, another array for each position (x, w, b, dy) of each case."""
+    """Return float32 numbers of few bits, a different array per case and position (x, w, b, dy)."""
     drawn = np.random.default_rng([number, position]).normal(size=shape)
     return (np.round(drawn * 64) / 64).astype(np.float32)
 

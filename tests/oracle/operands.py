@@ -1,4 +1,4 @@
-"""Values of every kind and dtype, and arrays of every memory layout."""
+"""Random arrays: values of every kind and dtype, in every memory layout."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _nonfinite(generator: np.random.Generator, shape: tuple[int, ...]) -> Any:
     return np.where(generator.random(shape) < 0.15, odd, generator.integers(-2, 3, shape))
 
 
-# Values in float64, of a generator g, a shape and the limits of the dtype; exact in the dtype, but for the normal ones.
+# Values in float64 from a generator g, a shape and the limits of the dtype; representable except "normal" and "small".
 _KINDS: dict[str, Callable[[np.random.Generator, tuple[int, ...], Any], Any]] = {
     "normal": lambda g, shape, limits: g.standard_normal(shape),
     "small": lambda g, shape, limits: g.standard_normal(shape) * 2.0**-11,
@@ -52,7 +52,7 @@ def values(kind: str, seed: int, shape: tuple[int, ...], dtype: Any) -> Any:
         return _KINDS[kind](np.random.default_rng(seed), shape, _limits(dtype)).astype(dtype)
 
 
-# Kinds of x, w and b whose sums are exact, or at least stay inside the accumulator's range.
+# Kinds of x, w and b whose sums are exact.
 EXACT_KINDS = (("integers", "integers", "integers"), ("ties", "ties", "zeros"), ("zeros", "integers", "zeros"))
 CONV_KINDS = (
     ("normal", "normal", "normal"),
@@ -100,7 +100,7 @@ def _unaligned(array: Any) -> Any:
 
 
 def _strided_rows(array: Any) -> Any:
-    """Elements of a row are neighbours, rows are not."""
+    """Rows are contiguous, but rows are not adjacent."""
     spread = np.zeros((*(2 * n for n in array.shape[:-1]), array.shape[-1] + 16), array.dtype)
     view = spread[(*(slice(0, 2 * n, 2) for n in array.shape[:-1]), slice(0, array.shape[-1]))]
     view[...] = array
@@ -108,20 +108,20 @@ def _strided_rows(array: Any) -> Any:
 
 
 def _off_the_vectors(array: Any) -> Any:
-    """Contiguous, from one element after a multiple of 16 bytes on, where NumPy's own arrays begin."""
+    """Contiguous, but starting one element after a 16-byte boundary, where NumPy's own arrays start."""
     view = np.zeros(array.size + 1, array.dtype)[1:].reshape(array.shape)
     view[...] = array
     return view
 
 
 def _strided_pixels(array: Any) -> Any:
-    """Channels are neighbours, and so far apart are the pixels that all can be whole vectors."""
-    axis = min(1, array.ndim - 1)  # a bias has channels alone
+    """Channels are contiguous, and pixels are far enough apart that all channels fit whole vectors."""
+    axis = min(1, array.ndim - 1)  # a bias has only channels
     return np.moveaxis(_strided_rows(np.moveaxis(array, axis, -1)), -1, axis)
 
 
 def _pixels_off_the_vectors(array: Any) -> Any:
-    """Channels last, from one element after a multiple of 16 bytes on."""
+    """Channels last, starting one element after a 16-byte boundary."""
     axis = min(1, array.ndim - 1)
     return np.moveaxis(_off_the_vectors(np.moveaxis(array, axis, -1)), -1, axis)
 
@@ -133,7 +133,7 @@ def _read_only(array: Any) -> Any:
 
 
 def _broadcast(array: Any) -> Any:
-    """The first entry of the first axis, repeated without memory of its own: other values than the array's."""
+    """The first entry of the first axis, repeated with stride 0; its values differ from the array's."""
     return np.broadcast_to(array[:1], array.shape) if array.shape[0] else array
 
 
@@ -154,7 +154,7 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
 
 
 def operands(problem: Problem, kinds: Sequence[str], seed: int, dtype: Any, layout: str = "contiguous") -> list[Any]:
-    """x, w and b of a problem (None where it has none); x alone for MaxPool."""
+    """Return x, w and b of a problem (None where it has none), or only x for pools."""
     return [
         None if shape is None else LAYOUTS[layout](values(kind, seed + i, shape, dtype))
         for i, (shape, kind) in enumerate(zip(problem.shapes, kinds, strict=False))
@@ -164,13 +164,14 @@ def operands(problem: Problem, kinds: Sequence[str], seed: int, dtype: Any, layo
 def filled(
     operator: str, x: tuple[int, ...], w: tuple[int, ...], attributes: dict[str, Any], dtype: Any
 ) -> tuple[list[Any], dict[str, Any]]:
-    """x, w and b of small integers for a convolution of these shapes, and its attributes again."""
+    """Return x, w and b of small integers for a convolution of these shapes, and its attributes."""
     channels = w[0] if operator == "conv" else w[1] * attributes.get("group", 1)
     return [values("integers", seed, shape, dtype) for seed, shape in enumerate((x, w, (channels,)))], attributes
 
 
 def with_channels_last(array: Any, shift: int = 0, more: int = 0) -> Any:
-    """The array with channels last in memory, which begins `shift` elements in, with `more` channels beside its own."""
+    """Return the array with channels last, ``shift`` elements into its memory and with ``more`` unused channels per
+    pixel."""
     shape = (array.shape[0], *array.shape[2:], array.shape[1] + more)
     memory = np.zeros(prod(shape) + shift, array.dtype)[shift:].reshape(shape)
     view = np.moveaxis(memory[..., : array.shape[1]], -1, 1)

@@ -1,4 +1,4 @@
-"""The definition of each operator (gpuconv/judge/definition.py), and assertions that compare with it."""
+"""The definitions of the operators (gpuconv/judge/definition.py), and assertions against them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _check_form(actual: Array, shape: tuple[int, ...], dtype: npt.DTypeLike) -> 
 
 
 def assert_close(actual: Array, exact: Exact, dtype: npt.DTypeLike, arithmetic: str = "ieee") -> None:
-    """Asserts shape, dtype, the bound elementwise, and NaN and infinities where they belong."""
+    """Assert shape, dtype, the elementwise error bound, and NaN and infinities in the right places."""
     _check_form(actual, exact.value.shape, dtype)
     wide = actual.astype(np.float64)
     with np.errstate(all="ignore"):
@@ -67,7 +67,8 @@ def assert_close(actual: Array, exact: Exact, dtype: npt.DTypeLike, arithmetic: 
 
 
 def assert_same(actual: Array, expected: Array, *, bits: bool = True) -> None:
-    """Asserts equality of every bit (MaxPool with Indices), or with bits=False by ==, any NaN equal to any NaN."""
+    """Assert bitwise equality (as for MaxPool with Indices); with bits=False equality by ==, where any NaN equals any
+    NaN."""
     _check_form(actual, expected.shape, expected.dtype)
     if bits:
         kind = f"u{expected.dtype.itemsize}"

@@ -1,7 +1,7 @@
-"""ONNX Runtime, PyTorch and ONNX's shape inference as third parties, each where it may judge.
+"""ONNX Runtime, PyTorch and ONNX's shape inference as independent references, each within its limits.
 
-Each `…_may_judge` says which problems a peer gets right by everybody's reading; contested rules, and the problems on
-which a peer hangs or crashes, stay away from it. Each peer is imported where it is first asked.
+``…_may_judge`` selects the problems that a peer computes by the undisputed rules. Disputed rules, and problems on which
+a peer hangs or crashes, are excluded. Each peer is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def _nothing_is_empty(problem: Problem) -> bool:
 
 
 def _windows_are_ordinary(geometry: Any) -> bool:
-    """No more padding than half a kernel, so that every window holds an element of the input."""
+    """Return whether padding is at most half a kernel, so that every window has an element of the input."""
     pads = zip(geometry.kernel_shape, geometry.pads_begin, geometry.pads_end, strict=True)
     return all(2 * max(begin, end) <= k for k, begin, end in pads)
 
 
 def tame(problem: Problem, *, pads_alike: bool = False) -> Problem:
-    """The nearest problem with nothing empty, room for the kernel and, on demand, the same padding at both ends."""
+    """Return the nearest problem with no empty array and room for the kernel; with ``pads_alike``, symmetric pads."""
     group, kernel = problem.attributes.get("group", 1), geometry_of(problem).kernel_shape
     spatial = tuple(n + 3 * k for n, k in zip(problem.x_shape[2:], kernel, strict=True))
     attributes = dict(problem.attributes)
@@ -64,7 +64,7 @@ def tame(problem: Problem, *, pads_alike: bool = False) -> Problem:
 
 
 def model_of(problem: Problem, outputs: list[str]) -> Any:
-    """A float32 model of one node of opset 22; the pads of zeros that stand beside an auto_pad are left out."""
+    """Return a float32 model with one node of opset 22; zero pads beside an auto_pad are left out."""
     onnx = importlib.import_module("onnx")
     kinds = (onnx.TensorProto.FLOAT, onnx.TensorProto.INT64)
     inputs = [
@@ -107,7 +107,8 @@ def inferred_shape(problem: Problem) -> tuple[int, ...]:
 
 
 def onnxruntime_may_judge(problem: Problem) -> bool:
-    """Three spatial axes at most and nothing empty: it hangs, aborts or crashes on some of the rest."""
+    """Return whether ONNX Runtime may judge: at most three spatial axes, nothing empty; else it may hang, abort or
+    crash."""
     if problem.rank > 3 or not _nothing_is_empty(problem):
         return False
     geometry = geometry_of(problem)
@@ -121,7 +122,7 @@ def onnxruntime_may_judge(problem: Problem) -> bool:
 
 
 def _kernels_touch(geometry: Any) -> bool:
-    """No dilation, and no stride beyond the kernel: SAME pads by a negative amount there."""
+    """Return whether there is no dilation and no stride beyond the kernel, where its SAME padding would be negative."""
     steps = zip(geometry.kernel_shape, geometry.strides, geometry.dilations, strict=True)
     return all(s <= k and d == 1 for k, s, d in steps)
 
@@ -140,7 +141,7 @@ def by_onnxruntime(problem: Problem, arrays: list[Any], outputs: int = 1) -> lis
 
 
 def torch_may_judge(problem: Problem) -> bool:
-    """It pads both ends alike, and has no SAME with strides and no output_shape."""
+    """Return whether PyTorch may judge: it has only symmetric pads, no SAME with strides, and no output_shape."""
     if problem.rank > 3 or not _nothing_is_empty(problem) or _mode(problem) not in ("NOTSET", "", "VALID"):
         return False
     geometry = geometry_of(problem)
@@ -150,7 +151,7 @@ def torch_may_judge(problem: Problem) -> bool:
 
 
 def by_torch(problem: Problem, arrays: list[Any]) -> list[Any]:
-    """The result, and for MaxPool the indices, which PyTorch counts within each plane."""
+    """Return the result; for MaxPool also the indices, converted from PyTorch's numbering within each plane."""
     torch = importlib.import_module("torch")
     geometry = geometry_of(problem)
     tensors = [None if array is None else torch.from_numpy(array) for array in arrays]

@@ -1,7 +1,7 @@
 """Random problems: shapes and attributes.
 
-Every generator takes a `random.Random`. Hypothesis hands in one that it can shrink (`problems`), the corpus of the
-mutation engine and the seeded tests hand in a seeded one, so that all of them meet the same kinds of problems.
+Each generator takes a `random.Random`. Hypothesis passes one that it can shrink (`problems`); mutation testing and
+seeded tests pass seeded ones, so that all of them draw the same kinds of problems.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-# The default run draws the same problems every time; GPUCONV_EXAMPLES=20000, or GPUCONV_PROFILE=thousands, new ones.
+# Default runs draw the same problems every time; GPUCONV_EXAMPLES=20000 or GPUCONV_PROFILE=thousands draws new ones.
 _QUIET: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 settings.register_profile("modest", max_examples=10, derandomize=True, **_QUIET)
 settings.register_profile("thorough", max_examples=60, derandomize=True, **_QUIET)  # by --thorough
@@ -24,14 +24,14 @@ _PROFILE = os.environ.get("GPUCONV_PROFILE", "thousands" if "GPUCONV_EXAMPLES" i
 
 
 def checked(share: float = 1.0) -> settings:
-    """Settings of a property that takes its share of the profile's number of examples."""
+    """Return hypothesis settings with ``share`` of the profile's number of examples."""
     profile = settings.get_profile(_PROFILE)
     return settings(profile, max_examples=max(1, int(profile.max_examples * share)))
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One call without its values; `w_shape` is None for pooling, `b_shape` None without a bias."""
+    """One call without its values; ``w_shape`` is None for pools, ``b_shape`` None without a bias."""
 
     operator: str
     x_shape: tuple[int, ...]
@@ -45,13 +45,13 @@ class Problem:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...] | None, ...]:
-        """What the geometry functions take by position."""
+        """The positional arguments of the geometry functions."""
         return (self.x_shape,) if self.w_shape is None else (self.x_shape, self.w_shape, self.b_shape)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One spatial axis of a window."""
+    """One spatial axis of a window: extent, kernel, stride, dilation, pads."""
 
     n: int
     k: int
@@ -65,7 +65,7 @@ class Axis:
         return (self.k - 1) * self.d + 1
 
 
-# What keeps the work of a problem small whatever its rank: the largest kernel and the largest surplus of the input.
+# Bounds by rank that keep problems small: the largest kernel, and the largest input beyond what the kernel needs.
 _KERNEL = {1: 5, 2: 4, 3: 3, 4: 2, 5: 2}
 _SURPLUS = {1: 9, 2: 5, 3: 3, 4: 2, 5: 2}
 
@@ -79,7 +79,7 @@ def _pads(random: Random, reach: int) -> int:
 
 
 def window_axis(random: Random, rank: int) -> Axis:
-    """An axis of Conv or MaxPool; seldom one with less room than the kernel needs, never with a negative output."""
+    """Return an axis of Conv or a pool; seldom with less room than the kernel needs, never with a negative output."""
     k, s, d = random.randint(1, _KERNEL[rank]), random.randint(1, 3), random.choice((1, 1, 2, 3))
     reach = (k - 1) * d + 1
     begin, end = _pads(random, reach), _pads(random, reach)
@@ -89,7 +89,7 @@ def window_axis(random: Random, rank: int) -> Axis:
 
 
 def transposed_axis(random: Random, rank: int) -> tuple[Axis, int]:
-    """An axis of ConvTranspose and its output_padding; what is cropped never exceeds what there is."""
+    """Return an axis of ConvTranspose and its output_padding; pads never crop more than there is."""
     k, s, d = random.randint(1, _KERNEL[rank]), random.randint(1, 3), random.choice((1, 1, 2, 3))
     more = random.choice((0, 0, random.randint(0, max(s, d) - 1)))
     n = 0 if _seldom(random) else random.randint(1, _SURPLUS[rank])
@@ -111,7 +111,7 @@ def _listed(axes: Sequence[Axis]) -> dict[str, Any]:
 
 
 def _with_auto_pad(random: Random, attributes: dict[str, Any], axes: Sequence[Axis]) -> dict[str, Any]:
-    """Sometimes another auto_pad, with no pads or pads of zeros; VALID only where the input covers the kernel."""
+    """Sometimes set another auto_pad, with pads of None or zeros; VALID only if the input covers the kernel."""
     valid = ["VALID", b"VALID"] if all(a.n >= a.reach for a in axes) else []
     mode = random.choice(["NOTSET", "NOTSET", "", b"NOTSET", "SAME_UPPER", "SAME_LOWER", b"SAME_LOWER", *valid])
     if mode in ("NOTSET", "", b"NOTSET"):
@@ -120,7 +120,7 @@ def _with_auto_pad(random: Random, attributes: dict[str, Any], axes: Sequence[Ax
 
 
 def _without_some(random: Random, attributes: dict[str, Any], neutral: dict[str, Any]) -> dict[str, Any]:
-    """Leave out attributes that have their default value, each as likely as not."""
+    """Leave out attributes that have their default value, each with probability one half."""
     return {k: v for k, v in attributes.items() if k not in neutral or v != neutral[k] or random.randint(0, 1)}
 
 
@@ -133,7 +133,7 @@ def _rank(random: Random) -> int:
 
 
 def _channels(random: Random) -> tuple[int, int, int]:
-    """The group, and the channels of each group on either side; now and then depthwise, now and then none."""
+    """Return the group and the channels per group on either side; sometimes depthwise, seldom 0."""
     group = random.choice((1, 1, 1, 2, 3))
     c, m = (0 if _seldom(random) else random.choice((1, 1, 2, 3, 4)) for _ in range(2))
     return group, c, m
@@ -159,7 +159,7 @@ def conv_problem(random: Random, rank: int | None = None) -> Problem:
 
 
 def _with_output_shape(random: Random, attributes: dict[str, Any], axes: Sequence[Axis]) -> dict[str, Any]:
-    """Sometimes an output_shape around the natural one, with or without N and C in front."""
+    """Sometimes add an output_shape near the natural one, with or without N and C in front."""
     if random.randint(0, 3) < 3:
         return attributes
     natural = [a.s * (a.n - 1) + a.reach for a in axes]
@@ -172,7 +172,7 @@ def conv_transpose_problem(random: Random, rank: int | None = None) -> Problem:
     axes, more = zip(*(transposed_axis(random, rank) for _ in range(rank)), strict=True)
     group, c, m = _channels(random)
     attributes = {**_listed(axes), "output_padding": list(more)}
-    # Where the pads alone made it legal to crop, VALID (which crops nothing) is legal too.
+    # If cropping by pads is legal, VALID is legal too: it crops nothing.
     attributes = _with_output_shape(random, _with_auto_pad(random, attributes, axes), axes)
     neutral = {**_defaults(rank), "kernel_shape": attributes["kernel_shape"]}
     return Problem(
@@ -195,11 +195,11 @@ def max_pool_problem(random: Random, rank: int | None = None) -> Problem:
 
 
 def rows_pool_problem(random: Random, rank: int | None = None) -> Problem:
-    """A MaxPool that kernels for rows of neighbours accept: up to three axes, seldom dilated, no empty window."""
+    """Return a MaxPool for the row kernels: up to three axes, seldom dilated, no empty window."""
     rank = rank or random.randint(1, 3)
     most = random.choice((3, 3, 3, 7))
     size, stride = random.choice(((2, 2), (3, 2), (3, 1), (random.randint(1, most), random.randint(1, 3))))
-    alike = random.random() < 0.7  # height and width; the depth may differ from them
+    alike = random.random() < 0.7  # whether height and width have the same window; the depth may differ
     kernel = [size if alike and rank - axis <= 2 else random.randint(1, most) for axis in range(rank)]
     strides = [stride if alike and rank - axis <= 2 else random.randint(1, 3) for axis in range(rank)]
     dilations = [random.choice((1, 2, 3)) if _seldom(random) else 1 for _ in kernel]
@@ -214,7 +214,7 @@ def rows_pool_problem(random: Random, rank: int | None = None) -> Problem:
 
 
 def channels_pool_problem(random: Random) -> Problem:
-    """A MaxPool that the kernel for vectors of channels accepts, in every dtype or in those of longer elements."""
+    """Return a MaxPool for the kernel over vectors of channels, in every dtype or in those with longer elements."""
     rank = random.randint(1, 3)
     kernel = [random.choice((1, 2, 3, 3, random.randint(1, 6))) for _ in range(rank)]
     extents = [random.randint(k, max(k, (40, 9, 5)[rank - 1])) for k in kernel]

@@ -1,4 +1,4 @@
-"""The oracle against numbers worked out by hand, the specification's examples, and peers where they may judge."""
+"""The oracle compared with hand-computed numbers, the specification's examples, and peers where they are reliable."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ ONES = np.ones((1, 2, 3, 3), np.float32)
 
 
 def twice(*rows: Any) -> list[Any]:
-    """The specification's examples have two equal output channels."""
+    """Return nested lists of two equal output channels, as in the specification's examples."""
     return [[list(rows), list(rows)]]
 
 
@@ -433,7 +433,7 @@ def test_payloads_of_nan_are_kept() -> None:
         ("float16", 1.5 * 2.0**-24, 2.0**-23),
         (BFLOAT16, 257, 256),
         (BFLOAT16, 259, 260),
-        (BFLOAT16, 1 + 2.0**-8 + 2.0**-40, 1 + 2.0**-7),  # by way of float32 it would be a tie, to 1
+        (BFLOAT16, 1 + 2.0**-8 + 2.0**-40, 1 + 2.0**-7),  # via float32 it would be a tie, rounded to 1
         (BFLOAT16, 3.4e38, INF),
         (BFLOAT16, 2.0**-134, 0),
         ("float32", 2.0**24 + 1, 2.0**24),
@@ -554,7 +554,7 @@ def normal(seed: int, *shapes: tuple[int, ...]) -> dict[str, Any]:
 
 
 def ordinary_axes(random: Random, rank: int) -> dict[str, Any]:
-    """Attributes that nobody contests: explicit pads below the kernel, and everything fits."""
+    """Draw attributes with an undisputed meaning: explicit pads smaller than the kernel, and windows that fit."""
     kernel = [random.randint(1, 3) for _ in range(rank)]
     return {
         "kernel_shape": kernel,

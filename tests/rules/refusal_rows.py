@@ -1,4 +1,4 @@
-"""How a refusal is written down, and the ones that all operators, or both convolutions, have in common."""
+"""The form of a refusal, and the refusals that all operators, or both convolutions, share."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def row(name: str, operator: str, message: str, kind: str = "value", **problem: 
 
 
 def too_large(shape: tuple[int, ...], what: str = "the output shape") -> str:
-    """What is said of a result whose elements, of 16 bytes at most, 63 bits cannot count the bytes of."""
+    """Return the message about a result whose bytes, at up to 16 an element, 63 bits cannot count."""
     counted = ", an extent of 0 counted as 1" if 0 in shape else ""
     return (
         f"{what} {shape} has {math.prod(size or 1 for size in shape)} elements{counted}, more than the "
@@ -58,7 +58,7 @@ def too_large(shape: tuple[int, ...], what: str = "the output shape") -> str:
 
 
 def of_every_operator(operator: str) -> list[Refusal]:
-    """What the three operators refuse alike."""
+    """Return the refusals that the three operators share."""
     negative = f"no entry of pads may be negative, but pads={{}}; {INSTEAD[operator]}"
     rows = [
         ("a stride of 0", "strides", [0, 1], "every entry of strides must be at least 1, but strides=(0, 1)"),

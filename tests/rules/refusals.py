@@ -1,6 +1,6 @@
 """Every geometry that must be refused, with the kind of the error and its whole message.
 
-The rows hold shapes and attributes only: the error tests turn the shapes into arrays for the public functions, and the
+The rows hold only shapes and attributes: the error tests turn the shapes into arrays for the public functions, and the
 mutation engine passes them to the geometry functions of its mutants.
 """
 

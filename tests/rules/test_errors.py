@@ -1,4 +1,4 @@
-"""Everything that is refused: the type of the error, its whole message, and nothing allocated or written before it."""
+"""All refused calls: the type of the error, its whole message, and nothing allocated or written before it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_names_of_the_wrong_calls_are_unique() -> None:
 
 
 class Unprintable:
-    """What cannot be shown."""
+    """An object whose representation raises."""
 
     def __repr__(self) -> str:
         raise ZeroDivisionError

@@ -51,7 +51,7 @@ def test_the_taps_link_the_inputs_and_outputs_that_the_oracle_links(operator: st
 
 
 def _shrunk(random: Random) -> Problem:
-    """A problem whose input may have become too small for its kernel or its pads."""
+    """Return a problem whose input may be too small for its kernel or its pads."""
     problem = GENERATORS[random.choice(OPERATORS)](random)
     spatial = tuple(random.randint(0, n) for n in problem.x_shape[2:])
     return Problem(problem.operator, problem.x_shape[:2] + spatial, *problem.shapes[1:], attributes=problem.attributes)

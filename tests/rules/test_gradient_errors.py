@@ -1,4 +1,4 @@
-"""What is special about wrong calls of gradients and of unpooling; their messages are with all others."""
+"""Special cases of wrong calls of gradients and of unpooling; their messages are tested in test_errors.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.rules.wrong_gradients import MAXIMA, numbers
 @pytest.mark.emulator
 @pytest.mark.parametrize("on_device", [False, True])
 def test_indices_need_not_be_looked_at(on_device: bool) -> None:
-    """What numbers nothing then counts for nothing; of other windows, maxima go where they say, gradients nowhere."""
+    """Invalid indices are ignored then; max_unpool writes outside of windows where indices say, gradients do not."""
     unchecked: dict[str, Any] = {"kernel_shape": [2], "strides": [2], "check_indices": False}
     with emulated_cuda() if on_device else nullcontext() as emulated:
         for wild, more in ((numbers(0, 2**62, -5, 8), {}), (numbers(0, 2**62, -5, 4), {"indices_in": "plane"})):

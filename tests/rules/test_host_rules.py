@@ -1,4 +1,4 @@
-"""Small rules on the host, each by hand: files, BLAS's orders, taps, tuning, and what models have computed how."""
+"""Small rules on the host, each computed by hand: files, BLAS's orders, taps, tuning, and records of models' runs."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_kernels_give_the_same_with_channels_last(case: Case, dtype: str) -> Non
 
 
 def check_any_strides(operator: str, problem: Any, dtype: Any, seed: int, memory: str, out: str) -> None:
-    """Compare the two layouts of one problem of small integers, with arrays that lie anyhow in memory."""
+    """Compare the two layouts of one problem of small integers, for arrays with arbitrary strides."""
     kinds = pool_kinds(dtype)[-1:] if operator == "max_pool" else ("integers",) * 3
     x, *others = operands(problem, kinds, seed, dtype)
     function, more = getattr(gpuconv, operator), {}

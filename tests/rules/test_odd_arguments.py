@@ -16,7 +16,7 @@ from tests.rules.public_calls import CALLS, W, X
 
 
 class Breaks:
-    """An object that raises whatever is asked of it, attributes included."""
+    """An object that raises on every operation, even on access to attributes."""
 
     def __getattr__(self, name: str) -> Any:
         raise ZeroDivisionError(name)
@@ -60,7 +60,7 @@ EXPLAINED = {
     "invariant": {"value": None},
     "strict": {"value": True},
 }
-# What objects of these kinds mean, where that is something.
+# Kinds of objects that are valid arguments.
 TRUE = {"list", "tuple", "set", "mapping", "bytes", "matrix", "endless", "long"}  # as Python counts it
 MEANT = {
     ("to_host", "a"): {"array", "nothing"},

@@ -1,4 +1,4 @@
-"""`out=`: written in place and returned, whatever its memory looks like; the refusals are among the errors."""
+"""`out=`: written in place and returned, for any memory layout; the refusals are in the tests of errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ every_layout = pytest.mark.parametrize("layout", WRITEABLE)
 
 
 def like(array: Any, layout: str) -> Any:
-    """Room for the array in another layout, filled with a number that no test expects."""
+    """Return an array of the same shape in another layout, filled with a number that no test expects."""
     return LAYOUTS[layout](np.full_like(array, 99))
 
 

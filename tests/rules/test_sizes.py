@@ -17,7 +17,7 @@ from gpuconv import ArgumentError
 from tests.harness.emulated import any_cuda
 from tests.rules.refusal_rows import too_large
 
-_ROOM = 2**24  # bytes of the machine that some of these tests are on
+_ROOM = 2**24  # bytes of memory of the machine that some of these tests simulate
 HUGE = (2**31, 2**32, 2**40, 2**58, 2**59, 2**60, 2**62, 2**63 - 1, 2**63, 2**64)
 FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
 ELEMENTS = ("float16", "float32", "float64", "int8", "uint8")
@@ -25,7 +25,7 @@ ELEMENTS = ("float16", "float32", "float64", "int8", "uint8")
 
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with little memory: NumPy says first that an array is too big for any."""
+    """Simulate a machine with little memory, except for arrays that NumPy itself refuses as too big."""
 
     def limited(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(shape: Any, dtype: Any = float, *others: Any, **more: Any) -> Any:

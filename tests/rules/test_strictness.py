@@ -1,4 +1,4 @@
-"""`gpuconv.strict`: which calls it refuses and which it leaves alone, and how the settings of a context behave."""
+"""`gpuconv.strict`: which calls it refuses and which it does not change, and how the settings of a context behave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subclasses of ndarray count as plain arrays in every public function, whatever they make of NumPy's operations."""
+"""Subclasses of ndarray count as plain arrays in every public function, even if they redefine NumPy's operations."""
 
 from __future__ import annotations
 

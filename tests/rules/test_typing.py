@@ -1,4 +1,4 @@
-"""What a type checker says of calls: mypy, in its strict mode, on files of mistakes and of good calls."""
+"""A type checker's diagnostics for calls: mypy, in its strict mode, on files of mistakes and of correct calls."""
 
 from __future__ import annotations
 

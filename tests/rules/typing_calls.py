@@ -19,7 +19,7 @@ class Tensor:
 
 
 class OnDevice:
-    """An array of a library that knows CUDA's own way alone."""
+    """An array of a library that supports only CUDA's array interface."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

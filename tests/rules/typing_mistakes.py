@@ -1,4 +1,4 @@
-"""Calls that a type checker must refuse, with mypy's code of the error behind ``# E:``; nothing here is run."""
+"""Calls that a type checker must refuse, with mypy's error code after ``# E:``; none of them is run."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ INTEGERS = "must be an integer or a sequence of integers such as [1, 1]"
 
 
 class Breaks:
-    """An object that raises whatever Python asks it for."""
+    """An object that raises on every operation of Python."""
 
     def _raise(self, *_: Any) -> Any:
         raise ZeroDivisionError("out of order")
@@ -32,7 +32,7 @@ class Real(float):
 
 
 class Elsewhere:
-    """An array of another library that cannot even be asked where it is."""
+    """An array of another library that raises when asked for its device."""
 
     @property
     def __dlpack_device__(self) -> Any:
@@ -122,7 +122,7 @@ MISSING = [
 
 
 def _called(function: str, theirs: str, ours: str, *arrays: Any) -> Wrong:
-    """A call with an argument by another library's name, which stands for a required one of ours."""
+    """Return a call with another library's name of an argument instead of ours."""
     onnx = ", as in ONNX" if ours in ("pads", "strides", "kernel_shape", "output_shape", "group", "dilations") else ""
     return _type(
         f"{theirs} of {function}",

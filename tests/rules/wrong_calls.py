@@ -306,7 +306,7 @@ FUSED = [
 
 
 def _keyword(operator: str, theirs: str, value: Any, message: str) -> Wrong:
-    """A call with a keyword that another library has for an argument, and without what it stands for."""
+    """Return a call with another library's name of an argument, and without the argument itself."""
     arrays = (X,) if operator == "max_pool" else (X, W)
     return Wrong(
         f"{operator} with {theirs}={value}",

@@ -1,13 +1,13 @@
 """Which tests execute which lines of gpuconv, and how long each takes: measured by coverage.py in one run of the tests.
 
 Each test is a dynamic context of coverage.py. Caches of functions (`functools.cache`) are cleared before each test, so
-that a test counts for lines whose results another test has cached. Lines that run in a process that a test starts count
-for that test if the process inherits the environment and ends in the usual way: one that is killed, or ends by
-`os._exit` as forks of multiprocessing do, leaves nothing. A test that fails, is skipped or is expected to fail judges
-nothing and is left out.
+that a test also counts for lines whose results an earlier test has cached. Lines executed in a child process count for
+the test that started it, if the process inherits the environment and exits normally: one that is killed, or ends by
+`os._exit` as forks of multiprocessing do, records nothing. Tests that fail, are skipped or are expected to fail are
+left out.
 
 The map is a coverage data file (SQLite) in the folder `.mutation` of the checkout, which git ignores. Its name is a
-hash of the files that tests execute, so that a change of one of them asks for a new run.
+hash of the files that tests execute, so any change to them requires a new run.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 FOLDER = ROOT / ".mutation"
 _SEEN = ("gpuconv", "tests", "kernels_cu", "emulated_cuda", "benchmarks", "pyproject.toml")
 _TEST = "MUTATION_TEST"  # environment variable with the running test, for coverage.py in processes that it starts
-_LEAST = 0.01  # seconds that any test takes, beside what is measured
+_LEAST = 0.01  # seconds of overhead per test, added to the measured time
 
 
 class CoverageMap:
-    """The tests of each line, read from a file that `measured` wrote; `seconds` has the duration of each test."""
+    """The tests of each line, read from a file of `measured`; ``seconds`` has the duration of each test."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -47,14 +47,13 @@ class CoverageMap:
             self._executed[test] += _number(bits).bit_count()
 
     def _rows(self, query: str, *values: str) -> list[Any]:
-        with closing(sqlite3.connect(self._path)) as database:  # which a forked process may not share
+        with closing(sqlite3.connect(self._path)) as database:  # forked processes must not share a connection
             return database.execute(query, values).fetchall()
 
     def tests(self, lines: Lines) -> list[str]:
-        """Return the tests that execute one of the lines, the most promising first.
+        """Return the tests that execute any of the lines, the most promising first.
 
-        Those that are quick and execute few lines come first; but no second test of one function (of other parameters)
-        before the first one of each.
+        Quick tests that execute few lines come first, and each test function once before its further parameters.
         """
         query = (
             "SELECT context, numbits FROM line_bits JOIN context ON context.id = context_id "
@@ -86,9 +85,9 @@ def _number(bits: bytes) -> int:
 
 
 def measured(folders: Sequence[str], emulated: bool, jobs: int) -> CoverageMap:
-    """Return the map of the tests in some folders of the checkout; run them if no file of this content has it yet.
+    """Return the map of the tests in some folders; run them unless there is a file for the current content.
 
-    Tests that run kernels, on the emulated device, are included if `emulated`. `jobs` processes share the tests.
+    Tests that run kernels on the emulated device are included if ``emulated``. ``jobs`` processes share the tests.
     """
     path = FOLDER / f"{_key(folders, emulated)}.sqlite"
     if not path.is_file():
@@ -161,7 +160,7 @@ def _cpu_seconds() -> float:
 
 
 class Recorder:
-    """A pytest plugin that measures lines and seconds of each test, and writes both into a folder."""
+    """A pytest plugin that records lines and seconds of each test, and writes both into a folder."""
 
     def __init__(self, root: Path, folder: Path, emulated: bool) -> None:
         from coverage import Coverage
@@ -208,16 +207,16 @@ class Recorder:
 
 
 def runs_kernels(item: pytest.Item) -> bool:
-    """Tell whether a test emulates kernels; with the fixture ``sent`` kernels do nothing."""
+    """Return whether a test emulates kernels; with the fixture ``sent`` kernels do nothing."""
     return "sent" not in getattr(item, "fixturenames", ()) and any(map(item.get_closest_marker, ("emulator", "gpu")))
 
 
-_DATA = "gpuconv.rules.cases"  # reads files, which takes long, and has no mutants
-_cached: dict[str, list[Any]] = {}  # functions with a cache, by module
+_DATA = "gpuconv.rules.cases"  # its cache holds files that are slow to read, and it has no mutants
+_cached: dict[str, list[Any]] = {}  # cached functions by module
 
 
 def clear_caches() -> None:
-    """Clear what `functools.cache` and `lru_cache` hold for functions and methods of gpuconv."""
+    """Clear the caches of `functools.cache` and `lru_cache` on functions and methods of gpuconv."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "gpuconv" and name not in (*_cached, _DATA):
             values = list(vars(module).values())

@@ -1,8 +1,8 @@
 """Mutation testing of gpuconv/rules/geometry.py: run every mutant, and compare its answers with counted ones.
 
 `python -m tools.mutation.geometry` prints the mutants that survive. A mutant is the module with one operator, constant
-or name changed. It is noticed if, on any problem of the corpus, its geometry differs from the one found by counting
-taps, or if it accepts what must be refused or refuses it with another message.
+or name changed. It is noticed if its geometry of any problem in the corpus differs from the one found by counting taps,
+or if it accepts what must be refused or refuses it with another message.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tools.mutation import python_changes
 from tools.mutation.python_changes import Mutant
 
 SOURCE = Path(geometries.__file__)
-RANDOM = 400  # problems of each operator
+RANDOM = 400  # random problems per operator
 KINDS = {"value": ArgumentError, "type": ArgumentTypeError}
 
-# Mutants that compute the same as the module, by name, and why.
+# Mutants that compute the same as the module, by name, with the reason.
 EQUIVALENT = {
     "_split: small = tuple((max(0, total) // 2 for total in totals))"
     "  ->  small = tuple((max(1, total) // 2 for total in totals))": "half of 1 is 0 as well, rounded down",
@@ -47,7 +47,7 @@ EQUIVALENT = {
 
 
 def every_mutant() -> list[Mutant]:
-    """Every mutant of the functions, constants, properties and methods; the fields of dataclasses stay as they are."""
+    """Return every mutant of functions, constants, properties and methods; fields of dataclasses do not change."""
     return python_changes.mutants(ast.parse(SOURCE.read_text()), lambda node: isinstance(node, ast.AnnAssign))
 
 
@@ -72,7 +72,7 @@ def _ask_properties(problem: Problem) -> Ask:
 
 
 def _properties(geometry: Any) -> dict[str, Any]:
-    """What the properties and methods of a geometry say, in numbers that `_counted_properties` gets by counting."""
+    """Return the values of a geometry's properties and methods, in the form of `_counted_properties`."""
     five = geometry.of_images(5)
     found = {
         "offsets": tuple(map(tuple, geometry.offsets)),
@@ -99,13 +99,13 @@ def _properties(geometry: Any) -> dict[str, Any]:
 
 
 def _counted_properties(problem: Problem) -> dict[str, Any]:
-    """The same, tap by tap, from the fields that `answer` gives."""
+    """Return the same values by counting taps, from the fields of `answer`."""
     fields = answer(problem)
     names = ("kernel_shape", "dilations", "strides", "pads_begin", "pads_end")
     inputs, outputs = fields["x_shape"][2:], fields["y_shape"][2:]
     met, windows, counted, taps_of_all = [], [], [], []
     for k, d, s, begin, end, n, q in zip(*(fields[name] for name in names), inputs, outputs, strict=True):
-        one, other = (n, q) if problem.operator == "conv_transpose" else (q, n)  # what the strides step along
+        one, other = (n, q) if problem.operator == "conv_transpose" else (q, n)  # strides step over `one`
         places = [[i * s + tap * d - begin for i in range(one)] for tap in range(k)]
         met.append(tuple(tap for tap in range(k) if set(places[tap]) & set(range(other))))
         windows.append([{place[i] for place in places} & set(range(other)) for i in range(one)])
@@ -135,7 +135,7 @@ def _ask_plane_step(module: types.ModuleType) -> Any:
 
 
 def _ask_strictly(operator: str, shapes: tuple[Any, ...], attributes: dict[str, Any]) -> Ask:
-    """What a call says within `gpuconv.strict`: the shape of its result, or its error."""
+    """Return a question for a call within `gpuconv.strict`: the shape of its result, or its error."""
 
     def ask(module: types.ModuleType) -> Any:
         with strictness.strict():
@@ -145,7 +145,7 @@ def _ask_strictly(operator: str, shapes: tuple[Any, ...], attributes: dict[str, 
 
 
 def _strict() -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any], Any]]:
-    """Calls that are refused within `gpuconv.strict` only, and by which word of the sentence; others that are not."""
+    """Yield calls that only `gpuconv.strict` refuses, with a word of the message; and calls that it accepts."""
     image, batch, w = (1, 2, 8), (1, 2, 8, 9), (4, 2, 3)
     yield "conv", ((1, 2, 2), w), {}, "kernel"
     yield "conv", (image, w), {}, (1, 4, 6)
@@ -194,7 +194,7 @@ def _problems() -> Iterator[Problem]:
 
 
 def _ask_range(count: int, *arguments: int) -> Ask:
-    """What is in the range, and whether it is a range within the count."""
+    """Return a question for `tap_range`: its elements, and whether it is a range within the count."""
 
     def ask(module: types.ModuleType) -> Any:
         low, high = module.tap_range(count, *arguments)
@@ -214,7 +214,7 @@ def _ranges() -> Iterator[tuple[int, int, int, int]]:
 
 
 def _at_the_limits() -> Iterator[tuple[Problem, tuple[int, ...]]]:
-    """What nobody can count, with the output that follows without counting: the largest sizes, the longest stride."""
+    """Yield problems too large to count, with outputs that follow by other means: largest sizes, longest stride."""
     largest, most = (2**63 - 1) // 16, (1,) * 64
     yield Problem("conv", (1, 1, largest), (1, 1, 1)), (1, 1, largest)
     yield Problem("max_pool", (1, 1, largest), attributes={"kernel_shape": [1]}), (1, 1, largest)
@@ -241,13 +241,13 @@ def _kernels() -> Iterator[tuple[int, int, int, range]]:
 
 
 def _past_the_axes() -> tuple[Problem, tuple[type, str]]:
-    """A rank that no array of the tests of errors has."""
+    """Return a problem of a rank that no test of errors has, and its error."""
     sentence = "max_pool: x has 63 spatial axes, but beside batch and channels an array has at most 62"
     return Problem("max_pool", (1,) * 65, attributes={"kernel_shape": [1] * 63}), (ArgumentError, sentence)
 
 
 def _averages() -> Iterator[tuple[Problem, Any]]:
-    """What is AveragePool's own, worked out by hand: a flag, and the one window of a whole channel."""
+    """Yield problems of AveragePool with answers worked out by hand: its flag, and global pooling."""
     refused = "average_pool: count_include_pad must be 0 or 1, not 2"
     flag = {"kernel_shape": [2], "count_include_pad": 2}
     yield Problem("average_pool", (1, 1, 5), attributes=flag), (ArgumentError, refused)
@@ -267,7 +267,7 @@ def questions_of_properties() -> list[tuple[Ask, Any]]:
 
 
 def corpus() -> list[tuple[Ask, Any]]:
-    """Questions and answers; the answer to what must be refused is the type and the words of the error."""
+    """Return questions with answers; for refused problems the answer is the type and message of the error."""
     asked = [(_ask_fields(problem), answer(problem)) for problem in _problems()]
     asked += questions_of_properties()
     asked += _strict_questions()
@@ -288,9 +288,9 @@ def _answered(ask: Ask, module: types.ModuleType) -> Any:
 
 
 def survives(code: types.CodeType, questions: list[tuple[Ask, Any]]) -> bool:
-    """Tell whether the module that this makes gives every answer."""
+    """Return whether the module of this code gives every answer."""
     module = types.ModuleType("gpuconv._mutant")
-    sys.modules[module.__name__] = module  # where its dataclasses look for it
+    sys.modules[module.__name__] = module  # dataclasses look their module up there
     try:
         exec(code, module.__dict__)
     except Exception:
@@ -299,13 +299,13 @@ def survives(code: types.CodeType, questions: list[tuple[Ask, Any]]) -> bool:
 
 
 def survivors() -> tuple[int, list[str]]:
-    """How many mutants there are, and the names of those that nothing notices."""
+    """Return the number of mutants, and the names of those that nothing notices."""
     questions, found = corpus(), every_mutant()
     return len(found), [mutant.name for mutant in found if survives(mutant.code(SOURCE.name), questions)]
 
 
 def main() -> int:
-    """Run all mutants and print those that survive; return 1 if other ones survive than `EQUIVALENT` lists."""
+    """Run all mutants and print those that survive; return 1 if the survivors differ from `EQUIVALENT`."""
     argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     count, unnoticed = survivors()
     print(f"{count} mutants, {count - len(unnoticed)} noticed")

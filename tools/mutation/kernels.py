@@ -1,10 +1,10 @@
 """Mutation testing of the CUDA sources: change one operator, number, name, condition or statement at a time.
 
-`python -m tools.mutation.kernels FILE…` runs the mutants of these files of kernels_cu (without any: of all of them), or
-`--count` of them at random, and prints how many were noticed, how, and which were not. A mutant is noticed if, on one
-of the problems of `tests.kernels` or in `division`, it does not compile, a result is wrong or the emulator reports
-something. Those whose results are right nevertheless are counted apart: only the emulator's checks notice them. Mutants
-known to be as right as the kernels themselves are listed, with reasons, in `kernels_equivalent`.
+`python -m tools.mutation.kernels FILE…` runs the mutants of these files of kernels_cu (default: all files), or a random
+`--count` of them, and prints how many were noticed, how, and which were not. A mutant is noticed if it does not
+compile, or if on one of the problems of `tests.kernels` or in `division` a result is wrong or the emulator reports a
+violation. Mutants with right results that only the emulator's checks notice are counted separately. Mutants known to be
+as right as the original are listed, with reasons, in `kernels_equivalent`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.kernels.registry import files, problems_of
 from tools.mutation.kernels_equivalent import EQUIVALENT
 
 ARCHITECTURE = "sm_80"
-MAX_STEPS = 2_000_000  # of one warp; the kernels themselves take a tenth of it
+MAX_STEPS = 2_000_000  # instructions per warp; the original kernels take a tenth of it
 SURVIVED, SAME, KNOWN, CHECKS = "not noticed", "the same program", "known to be equivalent", "only by the checks"
 _KNOWN = {name for names in EQUIVALENT.values() for name in names}
 
@@ -49,7 +49,7 @@ FILES = {path: problems_of(path) for path in files()}
 
 @dataclass(frozen=True)
 class Mutant:
-    """One replacement: its file, line and words, and the file's text with it."""
+    """One replacement: file, line, description, and the file's text with it."""
 
     path: str
     line: int
@@ -58,7 +58,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """What stays the same while lines are added elsewhere."""
+        """A name that does not change if lines are added elsewhere."""
         return f"{self.path}: {self.words}"
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ _OPERATORS = (
     (" % ", " / "), (" += ", " -= "), (" -= ", " += "), (" += ", " = "), (" && ", " || "), (" || ", " && "),
     (" ? ", " || true ? "), (" ? ", " && false ? "), (" >> ", " << "), (" << ", " >> "),
 )  # fmt: skip
-_PAIRS = (  # each name in place of the other
+_PAIRS = (  # names that replace each other
     "p.stride taps.advance", "taps.start taps.advance", "taps.row taps.advance", "taps.rows p.all_rows",
     "x_batch x_channel", "x_batch y_batch", "x_channel y_channel", "x_stride y_stride", "y_batch y_channel",
     "x_extent x_stride", "filters channels", "filters pitch", "p.pixels p.pitch", "first_row y_first",
@@ -119,7 +119,7 @@ def _swaps(code: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _conditions(code: str) -> Iterator[tuple[int, int, str]]:
-    """Conditions of `if` that always or never hold."""
+    """Yield replacements of `if` conditions by ones that are always or never true."""
     for found in re.finditer(r"\bif \(", code):
         depth, at = 1, found.end()
         while depth and at < len(code):
@@ -131,7 +131,7 @@ def _conditions(code: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _changes(line: str) -> Iterator[tuple[str, str]]:
-    """Every other line, with what was done to it; heads of functions, assertions and PTX stay as they are."""
+    """Yield each changed line with a description; function heads, assertions and inline PTX do not change."""
     code, head = line.split("//")[0], _HEAD.match(line)
     if not _NO_PROGRAM.match(line):
         for start, stop, other in (*_swaps(code), *_conditions(code)):
@@ -143,7 +143,7 @@ def _changes(line: str) -> Iterator[tuple[str, str]]:
 
 
 def mutants(path: str) -> list[Mutant]:
-    """Every mutant of a file of kernels_cu."""
+    """Return every mutant of a file of kernels_cu."""
     lines = kernel_files.folder().joinpath(*path.split("/")).read_text(encoding="utf-8").split("\n")
     found: dict[str, Mutant] = {}
     seen: Counter[str] = Counter()
@@ -158,7 +158,7 @@ def mutants(path: str) -> list[Mutant]:
     return list(found.values())
 
 
-# ---------------------------------------------------------------- noticing
+# ---------------------------------------------------------------- running mutants
 
 
 def _runs(path: str, **options: Any) -> Iterator[Callable[[], Any]]:
@@ -175,7 +175,7 @@ def _trials(path: str, **options: Any) -> Iterator[Callable[[], Any]]:
 
 
 def _found(path: str, **options: bool) -> str | None:
-    """What notices a mutant first, None if nothing does."""
+    """Return what notices a mutant first, or None."""
     for trial in _trials(path, **options):
         try:
             trial()
@@ -187,20 +187,20 @@ def _found(path: str, **options: bool) -> str | None:
             return "report: " + _kind(str(error))
         except (AssertionError, pytest.fail.Exception):
             return "wrong result"
-        except ValueError:  # NumPy's: an array of a struct has another length than the plan gives it
+        except ValueError:  # NumPy: an array in the struct has another length than the plan's
             return "a struct that the plan cannot fill"
     return None
 
 
 def _kind(message: str) -> str:
-    """A report's first words, without names and numbers."""
+    """Return the first words of a report, without names and numbers."""
     if "were never written" in message:
         return "never written"
     return re.sub(r"^\S+: | at address.*", "", message.split("\n")[0]).split(":")[0][:40]
 
 
 def _kernels(path: str) -> list[str]:
-    """The PTX of all kernels that the problems of a file launch, without their line numbers."""
+    """Return the PTX, without line numbers, of all kernels that a file's problems launch."""
     names = _launched(path)
     launched = [variant for variant in all_variants() if variant.name in names]
     return [compiler.ptx(one, (*one.architectures, ARCHITECTURE)[0], line_info=False) for one in launched]
@@ -217,7 +217,7 @@ def _unbroken(path: str) -> list[str]:
 
 
 def verdict(mutant: Mutant) -> str:
-    """How a mutant is noticed, in words: one of the constants above, or what `_found` says."""
+    """Return how a mutant is noticed: one of the constants above, or the words of `_found`."""
     _unbroken(mutant.path)
     folder = os.environ["GPUCONV_CACHE_DIR"]
     before = set(os.listdir(folder))
@@ -236,19 +236,19 @@ def verdict(mutant: Mutant) -> str:
 
 
 def _use_private_cache(folder: str) -> None:
-    """Let this process keep its kernels in a folder of its own: nobody wants thousands of them again."""
+    """Give this process a kernel cache of its own, since mutants are never needed again."""
     os.environ["GPUCONV_CACHE_DIR"] = tempfile.mkdtemp(dir=folder)
 
 
 def chosen(paths: Sequence[str], count: int | None, seed: int) -> dict[str, list[Mutant]]:
-    """Return mutants of files: `count` of them at random, each with the same chance, or all."""
+    """Return mutants by file: ``count`` of them at random with equal chances, or all."""
     every = [mutant for path in paths for mutant in mutants(path)]
     picked = every if count is None else Random(seed).sample(every, min(count, len(every)))
     return {path: [mutant for mutant in picked if mutant.path == path] for path in paths}
 
 
 def report(path: str, todo: Sequence[Mutant], jobs: int) -> int:
-    """Print what becomes of a file's mutants, those first that nothing notices; return how many those are."""
+    """Run a file's mutants and print the survivors and the counts; return the number of survivors."""
     verdicts: Counter[str] = Counter()
     with (
         tempfile.TemporaryDirectory() as caches,
@@ -267,10 +267,10 @@ def report(path: str, todo: Sequence[Mutant], jobs: int) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("files", nargs="*", default=[*FILES], metavar="FILE", help="of kernels_cu (all)")
-    parser.add_argument("--count", type=int, help="mutants to draw from those of the files (all)")
-    parser.add_argument("--seed", type=int, default=0, help="of the choice (0)")
-    parser.add_argument("--jobs", type=int, default=1, help="processes that run them (1)")
+    parser.add_argument("files", nargs="*", default=[*FILES], metavar="FILE", help="files of kernels_cu (all)")
+    parser.add_argument("--count", type=int, help="number of mutants to draw at random (all)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the choice (0)")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes (1)")
     options = parser.parse_args()
     picked = chosen(options.files, options.count, options.seed)
     return min(1, sum([report(path, todo, options.jobs) for path, todo in picked.items() if todo]))

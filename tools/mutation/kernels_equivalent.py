@@ -1,4 +1,4 @@
-"""Mutants of the kernels that `kernels` need not notice: they are as right as the kernels. By reason."""
+"""Mutants of the CUDA sources that are as right as the originals, by reason; `kernels` need not notice them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The lines of which a test must execute one to notice a mutant.
+"""The lines of which a test must execute at least one to notice a mutant.
 
-In a function these are the lines of the changed expression and the first line of its statement. Statements of a module
-or class (constants, tables, defaults of parameters) run once, at import, in no test or in whichever comes first. Their
-mutants are judged by the tests of the functions that read the names which the statement binds, directly or through
-other such statements.
+In a function these are the lines of the changed expression, and the first line of its statement. Statements of a module
+or class (constants, tables, defaults of parameters) run once at import, in no particular test. Their mutants are judged
+by the tests of functions that read the names bound by the statement, directly or through other such statements.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ def lines_of(module: str, place: Place, trees: Mapping[str, ast.Module]) -> Line
     if function is not None:
         last = node.lineno if hasattr(node, "body") and isinstance(node, ast.stmt) else node.end_lineno
         return {module: {statement.lineno, *range(node.lineno, last + 1)}}
-    if isinstance(statement, _FUNCTIONS):  # a default
+    if isinstance(statement, _FUNCTIONS):  # the default of a parameter
         return {module: _body(statement)}
     return _readers(module, statement, trees) or functions_of(module, trees)
 
 
 def _function(tree: ast.Module, line: int) -> ast.AST | None:
-    """Return a function whose body holds a line, None if the line is executed at import."""
+    """Return the function whose body contains a line, or None if the line runs at import."""
     return next((one for one in ast.walk(tree) if isinstance(one, _FUNCTIONS) and line in _body(one)), None)
 
 
@@ -41,7 +40,7 @@ def _body(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[int]:
 
 
 def functions_of(module: str, trees: Mapping[str, ast.Module]) -> Lines:
-    """Return all lines of a module's functions; of those of modules that import it where it has none."""
+    """Return all lines of a module's functions; if it has none, those of modules that import it."""
     own = {line for one in ast.walk(trees[module]) if isinstance(one, _FUNCTIONS) for line in _body(one)}
     if own:
         return {module: own}
@@ -53,7 +52,7 @@ def functions_of(module: str, trees: Mapping[str, ast.Module]) -> Lines:
 
 
 class Part(NamedTuple):
-    """A function, or a statement that is executed at import: the names it binds and reads, the lines of its body."""
+    """A function, or a statement that runs at import: the names it binds and reads, and the lines of its body."""
 
     binds: frozenset[str]
     reads: frozenset[str]

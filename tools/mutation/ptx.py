@@ -1,17 +1,16 @@
 """Mutation testing of compiled kernels: change one instruction of PTX at a time, and run it in the emulator.
 
-`python -m tools.mutation.ptx --count 300 --seed 0` draws mutants of the PTX of all families, prints one line for
-each and the scores by family and by kind; `--families 'conv/wgmma/*'` takes them of some, `--kinds wait barrier` some
-kinds alone. Whatever is drawn has a number, and depends on the seed and that number alone: a family, one of its
-problems of `registry.by_source`, one of its kernels that the problem launches, one of the kinds below that
-the kernel has, and one of the mutants of that kind, each time with equal chances. So barriers, fences and waits, which
-are few, are drawn as often as offsets and comparisons. Of problems of several launches some run with launches that may
-overlap, whose kernels wait for those before. `--each` takes no chances: it takes each change of each line of the
-sources once.
+`python -m tools.mutation.ptx --count 300 --seed 0` draws mutants of the PTX of all families, and prints one line each
+and the scores by family and kind. `--families 'conv/wgmma/*'` restricts the families, `--kinds wait barrier` the kinds.
+Each draw has a number and depends only on it and the seed: a family, one of its problems in `registry.by_source`, one
+of the kernels that the problem launches, one of the kinds below that the kernel has, and one mutant of that kind, each
+with equal chances. Barriers, fences and waits, which are few, are thus drawn as often as offsets and comparisons. Some
+problems with several launches run with overlapping launches, whose kernels wait for those before. `--each` does not
+draw: it takes each change of each source line once.
 
-A mutant is noticed where, on one of its family's problems or on one that is made of them, a result is wrong, the
-emulator reports something, or memory is accessed more often than by the right kernel. Mutants known to be as right as
-the kernels themselves are listed, with reasons, in `ptx_equivalent`.
+A mutant is noticed if, on one of its family's problems or on one derived from them, a result is wrong, the emulator
+reports a violation, or memory traffic exceeds that of the right kernel. Mutants known to be as right as the original
+are listed, with reasons, in `ptx_equivalent`.
 """
 
 from __future__ import annotations
@@ -44,21 +43,21 @@ from tools.mutation.ptx_problems import ORDERS, Right, Trial, chained, others, r
 
 SURVIVED, NEVER_RUN, KNOWN, NO_PROGRAM = "NOT NOTICED", "NOT RUN", "equivalent", "no program"
 TRAFFIC = "by traffic alone"
-OVERLAPPING = 1 / 4  # of the problems of several launches: those whose launches may overlap
+OVERLAPPING = 1 / 4  # share of problems with several launches that run with overlapping launches
 
 
-# ---------------------------------------------------------------- which there are
+# ---------------------------------------------------------------- drawing mutants
 
 
 def families(patterns: Iterable[str] = ("*",)) -> list[str]:
-    """Return the families, by the source of their kernels, that a pattern fits."""
+    """Return the families (kernel sources) that match a pattern."""
     return [one for one in sorted(registry.by_source()) if any(fnmatch(one, pattern) for pattern in patterns)]
 
 
 class Drawn(NamedTuple):
-    """A mutant with the family and the number of the problem that it was drawn from, and its kernel's whole text.
+    """A mutant with its family, the number of the problem that it was drawn from, and its kernel's whole text.
 
-    It ``overlaps`` where it was drawn from the problem with launches that may overlap.
+    ``overlaps`` means that the problem runs with overlapping launches.
     """
 
     family: str
@@ -72,7 +71,7 @@ class Drawn(NamedTuple):
 
 
 def problem(family: str, number: int, overlaps: bool) -> Trial:
-    """Return a problem of a family, with launches that may overlap or without."""
+    """Return a problem of a family, with overlapping launches or without."""
     plain = trials(family)[number]
     return chained(plain) if overlaps else plain
 
@@ -80,7 +79,8 @@ def problem(family: str, number: int, overlaps: bool) -> Trial:
 def candidates(family: str, trial: Trial, kernel: str) -> Iterator[Mutant]:
     """Yield the mutants of a kernel that a problem launches.
 
-    A launch wait counts where the launch overlaps the kernel before it: a call's first one comes after all before.
+    Launch waits count only if the launch overlaps the kernel before it; a call's first launch follows everything
+    before.
     """
     found = right(family, trial)
     for one in mutants(kernel, found.texts[kernel]):
@@ -89,7 +89,7 @@ def candidates(family: str, trial: Trial, kernel: str) -> Iterator[Mutant]:
 
 
 def drawn(seed: int, number: int, patterns: Sequence[str] = ("*",), kinds: Sequence[str] = ()) -> Drawn | None:
-    """Draw a mutant; None where the kernel that was drawn has none of these kinds."""
+    """Draw a mutant; None if the drawn kernel has none of these kinds."""
     random = Random(f"{seed} {number}")
     family = random.choice(families(patterns))
     at = random.randrange(len(trials(family)))
@@ -109,10 +109,10 @@ def drawn(seed: int, number: int, patterns: Sequence[str] = ("*",), kinds: Seque
 
 
 def each(seed: int, patterns: Sequence[str] = ("*",), kinds: Sequence[str] = ()) -> Iterator[Drawn]:
-    """Yield each change of each line of the sources of families' kernels once.
+    """Yield each change of each source line of the families' kernels once.
 
-    A line has many copies: in kernels of other types and sizes, and in loops that the compiler has unrolled. One of
-    those that a problem of the family runs is drawn, or one of all where none does.
+    A line has many copies: in kernels of other dtypes and sizes, and in unrolled loops. One of those that a problem of
+    the family executes is drawn, or any one if none is executed.
     """
     for family in families(patterns):
         running: dict[tuple[str, str], list[Drawn]] = defaultdict(list)
@@ -125,7 +125,7 @@ def each(seed: int, patterns: Sequence[str] = ("*",), kinds: Sequence[str] = ())
 
 
 def _copies(family: str) -> Iterator[tuple[Drawn, bool]]:
-    """Yield each mutant of the kernels that each problem of a family launches, and whether the problem runs it."""
+    """Yield each mutant of the kernels that each problem of a family launches, and whether the problem executes it."""
     for at, overlaps in product(range(len(trials(family))), (False, True)):
         trial = problem(family, at, overlaps)
         found = tried(family, trial) if overlaps else right(family, trial)
@@ -135,16 +135,16 @@ def _copies(family: str) -> Iterator[tuple[Drawn, bool]]:
                     yield Drawn(family, at, one, text, overlaps), found.runs(text, one.line)
 
 
-# ---------------------------------------------------------------- noticing
+# ---------------------------------------------------------------- running mutants
 
 
 def noticed(one: Drawn, text: str, trial: Trial, expected: Right, **options: Any) -> str | None:
-    """Say what notices another text of a kernel on a problem, None where nothing does."""
+    """Return what notices the changed text of a kernel on a problem, or None."""
     usual, usual_see = EmulatedCuda.ptx, EmulatedCuda.see
     launches: list[control.Launch] = []
 
     def changed(emulated: EmulatedCuda, variant: Variant, architecture: str) -> bytes:
-        right = usual(emulated, variant, architecture)  # which makes the kernel known, too
+        right = usual(emulated, variant, architecture)  # also registers the kernel
         return text.encode() if right == one.whole.encode() else right
 
     def see(emulated: EmulatedCuda, launch: control.Launch) -> None:
@@ -159,7 +159,7 @@ def noticed(one: Drawn, text: str, trial: Trial, expected: Right, **options: Any
 
 
 def outcome(trial: Callable[[], Any]) -> str | None:
-    """Say how a trial fails, None where it does not."""
+    """Return how a trial fails, or None."""
     try:
         trial()
     except EmulatorError as error:
@@ -172,7 +172,7 @@ def outcome(trial: Callable[[], Any]) -> str | None:
 
 
 def _kind(message: str) -> str:
-    """A report's first words, without names and numbers."""
+    """Return the first words of a report, without names and numbers."""
     if "were never written" in message:
         return "never written"
     first = re.sub(r"^\S+: | at address.*", "", message.split("\n")[0])
@@ -180,7 +180,7 @@ def _kind(message: str) -> str:
 
 
 def verdict(one: Drawn, with_others: bool = True) -> str:
-    """How a mutant is noticed, in words, or one of the constants above; quicker without the family's other problems."""
+    """Return how a mutant is noticed, or one of the constants above; without ``with_others`` by its own problem."""
     if module.cache_info().currsize > 256:
         module.cache_clear()
     text, known, runs = one.mutant.text(one.whole), is_equivalent(one.mutant, one.whole), False
@@ -195,7 +195,7 @@ def verdict(one: Drawn, with_others: bool = True) -> str:
 
 
 def _tries(one: Drawn, with_others: bool) -> Iterator[tuple[Trial, Right, dict[str, Any]]]:
-    """Yield problems that run the changed instruction, with the emulator's options: its own in every order."""
+    """Yield problems that execute the changed instruction, with options: its own in every order, then others."""
     own = one.trial()
     expected = right(one.family, own)
     if expected.runs(one.whole, one.mutant.line):
@@ -211,7 +211,7 @@ def _tries(one: Drawn, with_others: bool) -> Iterator[tuple[Trial, Right, dict[s
 
 
 def report(found: Iterable[tuple[int, Drawn]]) -> int:
-    """Run numbered mutants, print what becomes of them and the scores; return how many nothing notices."""
+    """Run numbered mutants, print their fates and the scores; return the number of survivors."""
     scores: dict[str, Counter[str]] = defaultdict(Counter)
     start = time.monotonic()
     for number, one in found:
@@ -228,7 +228,7 @@ def report(found: Iterable[tuple[int, Drawn]]) -> int:
 
 
 def _chosen(given: argparse.Namespace) -> Iterator[tuple[int, Drawn]]:
-    """Yield the mutants of a command, with their numbers."""
+    """Yield the mutants that the command line selects, with their numbers."""
     if given.each:
         yield from islice(enumerate(each(given.seed, given.families, given.kinds)), given.first, None)
         return
@@ -251,12 +251,12 @@ def _score(verdicts: Counter[str]) -> str:
 
 def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--count", type=int, default=300, help="mutants to draw (300)")
-    parser.add_argument("--seed", type=int, default=0, help="of the choice (0)")
-    parser.add_argument("--first", type=int, default=0, help="number of the first one (0)")
-    parser.add_argument("--families", nargs="+", default=["*"], metavar="PATTERN", help="such as 'conv/wgmma/*'")
-    parser.add_argument("--kinds", nargs="+", default=[], metavar="KIND", help="such as barrier, wait or predicate")
-    parser.add_argument("--each", action="store_true", help="each change of each line of the sources once")
+    parser.add_argument("--count", type=int, default=300, help="number of mutants to draw (300)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the choice (0)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first mutant (0)")
+    parser.add_argument("--families", nargs="+", default=["*"], metavar="PATTERN", help="only these, as 'conv/wgmma/*'")
+    parser.add_argument("--kinds", nargs="+", default=[], metavar="KIND", help="only these, as barrier wait predicate")
+    parser.add_argument("--each", action="store_true", help="run each change of each source line once")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""Small changes of kernels' PTX, one instruction each: what `ptx` runs."""
+"""Small changes of kernels' PTX, one instruction each, which `ptx` runs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gpuconv.cuda.build import kernel_files
 
 
 class Change(NamedTuple):
-    """What another statement has in place of one: the kind of mutant, its words and the statement."""
+    """A replacement of one statement: the kind of mutant, its description and the new statement."""
 
     kind: str
     words: str
     text: str
 
 
-FOLLOWS = "launch wait"  # for the kernel before, which a launch may overlap
+FOLLOWS = "launch wait"  # griddepcontrol.wait, where a launch overlaps the kernel before it
 
-_REMOVED = {  # kinds of instructions that are left out, by how they begin
+_REMOVED = {  # instructions to remove, by kind, as prefixes of opcodes
     "barrier": ("bar.sync", "barrier.sync", "barrier.cta.sync", "bar.arrive", "barrier.cluster"),
     "warp barrier": ("bar.warp.sync",),
     "fence": ("membar", "fence"),
@@ -44,7 +44,7 @@ _ADDRESS = re.compile(r"\[([%$\w]+)(?:\+(-?\d+))?\]")
 
 
 def changes(statement: str) -> Iterator[Change]:
-    """Every small change of one statement of PTX."""
+    """Yield every small change of one PTX statement."""
     found = _STATEMENT.match(statement)
     if found is None:
         return
@@ -64,7 +64,7 @@ def _removals(opcode: str, operands: str) -> Iterator[Change]:
     for kind, beginnings in _REMOVED.items():
         if opcode.startswith(beginnings):
             result = operands.split(",")[0].strip()
-            waits = opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait"))  # it tells that it has waited
+            waits = opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait"))  # replace by "has completed"
             yield Change(kind, f"{opcode} removed", f"\tsetp.eq.u32 {result}, 0, 0;" if waits else "")
 
 
@@ -76,7 +76,7 @@ def _comparisons(opcode: str, statement: str) -> Iterator[Change]:
 
 
 def _offsets(opcode: str, operands: str, statement: str) -> Iterator[Change]:
-    """Addresses that are off by what the instruction reads or writes at once."""
+    """Yield addresses that are off by the size of the access."""
     if not _ADDRESSED.match(opcode):
         return
     kind = "parameter" if opcode.startswith("ld.param") else "offset"
@@ -101,7 +101,7 @@ def _size(opcode: str, operands: str) -> int:
 
 
 def _counts(opcode: str, operands: str, statement: str) -> Iterator[Change]:
-    """Numbers of barriers, of groups that may be open, of threads, arrivals and bytes; parities."""
+    """Yield other barrier numbers, wait_group counts, thread counts, arrival counts, byte counts and parities."""
     parts = [part.strip() for part in operands.split(",")]
     if opcode.startswith(("cp.async.wait_group", "cp.async.bulk.wait_group", "wgmma.wait_group")):
         groups = int(parts[0])
@@ -122,7 +122,7 @@ def _counts(opcode: str, operands: str, statement: str) -> Iterator[Change]:
 
 
 def _more(kind: str, opcode: str, parts: list[str], at: int, step: int, what: str, by: str = "add.s32") -> Change:
-    """Return a statement with another operand, made in a register of its own."""
+    """Return the statement with one operand changed through a register of its own."""
     other = ", ".join([*parts[:at], "other", *parts[at + 1 :]])
     text = f"\t{{ .reg .b32 other; {by} other, {parts[at]}, {step}; {opcode} {other}; }}"
     return Change(kind, f"{opcode}: {what} {'flipped' if by == 'xor.b32' else f'{step:+}'}", text)
@@ -130,7 +130,7 @@ def _more(kind: str, opcode: str, parts: list[str], at: int, step: int, what: st
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one statement of a kernel's text; lines count from 0."""
+    """One change of one statement of a kernel's PTX; lines count from 0."""
 
     kernel: str
     line: int
@@ -140,7 +140,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """What stays the same when statements move, as `ptx_equivalent` has it: the line of the source, the change."""
+        """A name that is stable when statements move: the source line and the change, as in `ptx_equivalent`."""
         return f"{self.source_words}  [{self.change.words}]"
 
     @cached_property
@@ -166,7 +166,7 @@ def with_line(whole: str, line: int, text: str) -> str:
 def _source_line(path: str, line: int) -> str:
     try:
         text = kernel_files.folder().joinpath(*path.split("/")).read_text(encoding="utf-8")
-    except OSError:  # a header of CUDA's
+    except OSError:  # a header of CUDA
         return "?"
     lines = text.split("\n")
     return " ".join(lines[line - 1].split("//")[0].split()) if 0 < line <= len(lines) else "?"
@@ -174,12 +174,12 @@ def _source_line(path: str, line: int) -> str:
 
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
 _PLACE = re.compile(r"\s*\.loc\s+(\d+) (\d+) \d+(?:.*inlined_at (\d+) (\d+) \d+)?")
-_WRAPPERS = ("base/ptx.cuh", "base/hopper.cuh")  # whose lines say nothing: those that call their functions do
+_WRAPPERS = ("base/ptx.cuh", "base/hopper.cuh")  # thin wrappers: use the lines of their callers instead
 
 
 @cache
 def mutants(kernel: str, whole: str) -> tuple[Mutant, ...]:
-    """Every mutant of a kernel's text."""
+    """Return every mutant of a kernel's text."""
     lines = whole.split("\t.section\t.debug")[0].split("\n")
     sources = _sources(lines, {number: path.rpartition("kernels_cu/")[2] for number, path in _FILE.findall(whole)})
     return tuple(
@@ -191,7 +191,7 @@ def mutants(kernel: str, whole: str) -> tuple[Mutant, ...]:
 
 
 def _sources(lines: list[str], files: dict[str, str]) -> list[str]:
-    """Return the source line of each; of what the compiler names line 0 for, that of what follows."""
+    """Return the source line of each PTX line; line 0 is replaced by the line that follows."""
     places = [_source(line, files) for line in lines]
     following = "?:0"
     for number in reversed(range(len(lines))):
@@ -205,7 +205,7 @@ def _sources(lines: list[str], files: dict[str, str]) -> list[str]:
 
 
 def _source(line: str, files: dict[str, str]) -> str | None:
-    """Return what a line says of the source of the following ones."""
+    """Return the source line that a `.loc` directive names, or None."""
     place = _PLACE.match(line)
     if place is None:
         return None
@@ -215,19 +215,19 @@ def _source(line: str, files: dict[str, str]) -> str | None:
 
 
 def _waits_for_nothing(one: Mutant, whole: str) -> bool:
-    """Tell whether a mutant only changes groups of asynchronous copies, of which its kernel has none."""
+    """Return whether a mutant only changes cp.async groups in a kernel without cp.async."""
     changes_group = one.change.words.startswith(("cp.async.commit_group", "cp.async.wait_"))
     return changes_group and re.search(r"cp\.async\.c[ag]\.", whole) is None
 
 
 _HIGH_WORDS = r"\s*and\.b64\s+{}, %rd\d+, -4294967296;"
-_AT_MOST = 8  # lines from what a choice is made of to the branch
+_AT_MOST = 8  # most lines between the operands of the choice and the branch
 
 
 def _chooses_division(one: Mutant, lines: list[str]) -> bool:
-    """Tell whether a mutant only changes how 64-bit numbers are divided: by 32 bits where those are all.
+    """Return whether a mutant only changes the compiler's choice between 32-bit and 64-bit division.
 
-    The compiler adds the choice. Other results need elements beyond the first 2**32 of an array.
+    Results differ only for elements beyond the first 2**32 of an array.
     """
     before = lines[max(0, one.line - _AT_MOST) : one.line + 1]
     branch = re.match(r"\s*@!?(%p\d+) bra", lines[one.line])
@@ -240,8 +240,8 @@ _NUMBERED = re.compile(r"\bbar(?:rier)?\.(?:sync|arrive|cta)[.\w]*\s+(?!\s|0;)")
 
 
 def _is_same_barrier(one: Mutant, whole: str) -> bool:
-    """Tell whether a barrier has only got another number, and all of its kernel's are of the whole block.
+    """Return whether a mutant only renumbers a barrier in a kernel whose barriers are all of the whole block.
 
-    All threads come to it there, so that it does the same under any number.
+    All threads reach such a barrier, so any number is right.
     """
     return one.change.words.endswith("number +1") and _NUMBERED.search(whole) is None

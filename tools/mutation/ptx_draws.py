@@ -1,4 +1,4 @@
-"""Problems like those of the kernels' families, with numbers drawn at random, always the same: see `ptx_problems`."""
+"""Random variants of the kernel families' problems, always the same ones; see `ptx_problems`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.kernels.gradients import AveragePoolGrad, BiasGrad, MaxPoolGrad, Plan
 from tests.kernels.specimen import Forward
 from tests.oracle.strategies import Problem
 
-Trial = Callable[..., Any]  # of an architecture and the emulator's options
-DRAWN = 120  # problems, of which many may not run an instruction
+Trial = Callable[..., Any]  # called with an architecture and the emulator's options
+DRAWN = 120  # problems drawn; many of them may not execute a given instruction
 KINDS = (
     ("seldom infinite", "integers", "integers"),
     ("integers", "seldom infinite", "integers"),
@@ -32,7 +32,7 @@ _MOST_PRODUCTS = 2_000_000
 
 
 def alike(family: str, number: int) -> tuple[Any, list[Any]]:
-    """Return a problem of a family, and others whose kernels are of the same source."""
+    """Return a problem of a family, and the family's other problems of the same type."""
     mine = registry.by_source()[family][number]
     rest = () if family in registry.OF_OTHERS and isinstance(mine, Forward) else registry.by_source()[family]
     return mine, [one for one in rest if one is not mine and type(one) is type(mine)]
@@ -40,7 +40,7 @@ def alike(family: str, number: int) -> tuple[Any, list[Any]]:
 
 @cache
 def drawn(family: str, number: int) -> tuple[Trial, ...]:
-    """Return problems like a family's own, with numbers drawn at random, for a kernel of one; always the same ones."""
+    """Return random variants of a family's problem for the same kernel; always the same ones."""
     (mine, theirs), random = alike(family, number), Random(f"{family} {number}")
     if isinstance(mine, Forward) and not mine.is_wgmma:
         theirs = [one for one in theirs if one.problem.operator == mine.problem.operator]
@@ -67,9 +67,10 @@ def _drawn(mine: Any, like: Any, random: Random) -> Trial | None:
 
 
 def deeper(problem: Problem) -> Problem:
-    """The same with another axis before the others: with as many taps as its stride where all have, with one likewise.
+    """Return the problem with another spatial axis before the others.
 
-    Windows of pools reach beyond both ends of it, and none misses x; those of convolutions may.
+    Windows of pools extend beyond both of its ends but always cover x; those of convolutions may not. Where all taps
+    equal their strides, or are 1, so do those of the new axis.
     """
 
     def more(shape: Any, extent: int) -> Any:
@@ -93,9 +94,9 @@ def deeper(problem: Problem) -> Problem:
 def _varied(
     problem: Problem, random: Random, least: int = 1, otherwise: float = 0.3, most: int = _MOST_PRODUCTS
 ) -> Problem:
-    """A problem of the same operator with other numbers, of no more work than that.
+    """Return a problem of the same operator with other numbers and at most ``most`` products.
 
-    Of at least so many filters; strides, dilations and taps are other ones as often as that.
+    It has at least ``least`` filters; strides, dilations and taps change with probability ``otherwise``.
     """
     drawn_ = (_with_other_numbers(_of_other_rank(problem, random), random, least, otherwise) for _ in range(20))
     tries = [one for one in drawn_ if _products(one)]
@@ -104,7 +105,7 @@ def _varied(
 
 
 def _of_other_rank(problem: Problem, random: Random) -> Problem:
-    """Now and then a problem of one axis more, or less, where three are the most."""
+    """Sometimes return a problem with one axis more or less, up to three."""
     way = random.random()
     if way < 0.15 and problem.rank < 3:
         return deeper(problem)
@@ -112,7 +113,7 @@ def _of_other_rank(problem: Problem, random: Random) -> Problem:
 
 
 def _shallow(problem: Problem) -> Problem:
-    """The same without its first axis."""
+    """Return the problem without its first spatial axis."""
     attributes, rank = dict(problem.attributes), problem.rank
     for name in ("strides", "dilations", "output_padding", "kernel_shape"):
         if name in attributes:
@@ -142,9 +143,9 @@ def _with_other_numbers(problem: Problem, random: Random, least: int, otherwise:
             ]
     attributes["pads"] = pads
     if problem.operator == "conv_transpose" and attributes.get("strides", [1] * rank) == taps:
-        if random.random() < 0.7:  # windows that do not overlap
+        if random.random() < 0.7:  # disjoint windows
             attributes["strides"] = taps = turned(taps, lambda _: random.choice((1, 2, 2, 2, 3, 4, 5)), 0.7)
-        if random.random() < 0.5:  # outputs along W may be stored two at once
+        if random.random() < 0.5:  # even extents allow stores of two outputs along W
             extents[-1] += extents[-1] % 2
             attributes["pads"] = [pad - pad % 2 for pad in pads]
     else:
@@ -167,7 +168,7 @@ def _with_other_numbers(problem: Problem, random: Random, least: int, otherwise:
 
 
 def _other_channels(problem: Problem, random: Random, least: int) -> tuple[int, int, int]:
-    """Draw groups, where they are those of a depthwise one, and channels and filters of each."""
+    """Draw the group (for depthwise problems), and channels and filters per group."""
     assert problem.w_shape is not None
     group, channels = problem.attributes.get("group", 1), problem.x_shape[1]
     deep, many = channels // group, problem.w_shape[0] // group if problem.operator == "conv" else problem.w_shape[1]
@@ -193,7 +194,7 @@ def _turned(random: Random, numbers: Iterable[int], other: Callable[[int], int],
 
 
 def _products(problem: Problem) -> int:
-    """How many products a problem has, or elements that windows meet; none where there is no result."""
+    """Return the number of products of a problem, or of window elements for pools; 0 without a result."""
     try:
         result = getattr(geometry, problem.operator)(*problem.shapes, **problem.attributes).y_shape
     except GpuconvError:
@@ -208,7 +209,7 @@ def _products(problem: Problem) -> int:
 
 
 def _seldom_infinite(problem: Problem, random: Random) -> tuple[str, ...]:
-    """Kinds of values with infinities in x and in w: as few as let about a third of all sums stay finite, or fewer."""
+    """Return kinds of values with so few infinities in x and w that about a third of all sums stay finite, or fewer."""
     assert problem.w_shape is not None
     rows = prod(problem.w_shape[2:]) * problem.x_shape[1] // problem.attributes.get("group", 1)
     of_x, of_w = ((2 * rows, prod(shape) // 2) for shape in (problem.x_shape, problem.w_shape))
@@ -269,7 +270,7 @@ def _moved(mine: passes.Moved, shape: tuple[int, ...], group: int, random: Rando
 
 
 def _near(random: Random) -> int:
-    """Draw whole vectors, or one channel more or less."""
+    """Draw a channel count that is a multiple of 8, or one more or less."""
     return 8 * random.randint(1, 16) + random.choice((-1, 0, 1))
 
 
@@ -320,7 +321,7 @@ def _drawn_sums(mine: BiasGrad, like: BiasGrad, random: Random) -> Trial:
 
 
 def _drawn_walk(mine: Any, like: Any, random: Random) -> Trial:
-    """A gradient of a pool down columns, with all that walks can be given; a definition takes long to divide."""
+    """Draw a problem of a pool gradient by walks; those of averages stay small, as their reference is slow."""
     averages = isinstance(mine, AveragePoolGrad)
     given = {name: list(value) if isinstance(value, tuple) else value for name, value in like.attributes.items()}
     problem = Problem("average_pool" if averages else "max_pool", like.shape, attributes=given)

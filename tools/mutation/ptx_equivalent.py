@@ -1,6 +1,6 @@
-"""Mutants of PTX that `ptx` need not notice: they are as right as the kernels. By reason.
+"""PTX mutants that are as right as the kernels, by reason; `ptx` need not notice them.
 
-They are listed by name, or told by a rule of what stands around the changed instruction.
+They are listed by name, or recognised by a rule about the code around the changed instruction.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
 
 
 def _joins_the_next_group(one: Mutant, whole: str) -> bool:
-    """Tell whether products only end up in the group of the next step of the same stage.
+    """Return whether wgmma products only move into the next step's group of the same stage.
 
-    Every wait lets one group run on, so that the group before both is waited for as soon as the next step's is closed.
-    Only it may have products of the stage that goes back.
+    Every wait leaves one group in flight, so the group before both is complete as soon as the next step's group is
+    closed. Only that group may hold products of the stage that is released.
     """
     if one.source_words != "conv/wgmma/pixels.cuh: products_commit();":
         return False
@@ -59,19 +59,21 @@ def _joins_the_next_group(one: Mutant, whole: str) -> bool:
 
 
 def _has_a_column(one: Mutant, whole: str) -> bool:
-    """Tell whether a walk is only asked for no column or more, in place of one or more."""
+    """Return whether a walk is accepted with zero columns or more, instead of one or more."""
     found = one.source_words.startswith("pool/grad/columns.cuh: return p.vectors && columns >= COLUMNS")
     return found and one.change.words == "setp.gt.s32 -> setp.ge.s32" and one.old.rstrip(" ;").endswith(", 0")
 
 
 def _guards_a_window(one: Mutant, whole: str) -> bool:
-    """Tell whether a loop over what a window of MaxPool meets, never nothing, only has a weaker guard."""
+    """Return whether only the guard is weakened of a loop over the elements in a window of MaxPool, which is never
+    empty."""
     of_window = one.source_words.startswith("pool/channels.cu: return {start, max(start, 0)")
     return of_window and one.change.words == "setp.ge.s32 -> setp.gt.s32" and one.kernel.startswith("max_pool")
 
 
 def _guards_a_box(one: Mutant, whole: str) -> bool:
-    """Tell whether a load is only for the guard of a loop over a box's slices or columns, of which there are some."""
+    """Return whether a load is only for the guard of a loop over a box's slices or columns, of which there is at least
+    one."""
     found = re.match(r"\s*ld\.param\.u32\s+(%r\d+),", one.old)
     if found is None or not re.match(r"pool/grad/scatter\.cu: for .* < p\.box_", one.source_words):
         return False
@@ -80,16 +82,18 @@ def _guards_a_box(one: Mutant, whole: str) -> bool:
 
 
 def _counts_nothing_that_is_given(one: Mutant, whole: str) -> bool:
-    """Tell whether a walk's window of no taps is only counted otherwise: it reaches no element, nor does its row."""
+    """Return whether only the count changes for a walk's window without taps, which has no element, as its row has
+    none."""
     none = one.source_words.startswith("pool/average.cuh: if (last < 0) return 0;") and "lt" not in one.change.words
     return none and "walks" in one.kernel
 
 
 def _compares_again(one: Mutant, whole: str) -> bool:
-    """Tell whether only a copy changes of how a walk down rows compares what is left of it, in the first turn.
+    """Return whether the change affects only a copy of a walk's comparison with the rows that are left, in its first
+    turn.
 
-    The loads of the row keep the first comparison. The copy makes the number of rows that goes on: with two rows left
-    the next turn takes zero in its place.
+    The loads of the row use the first comparison. The copy computes the number of rows for the next turn, which uses
+    zero instead if two rows are left.
     """
     if one.source_words != "weight_grad/rows.cu: if (--left <= 0) walk.x_bits = walk.rows = 0;":
         return False
@@ -104,7 +108,8 @@ def _compares_again(one: Mutant, whole: str) -> bool:
 
 
 def _column_of_a_walk(one: Mutant, whole: str) -> bool:
-    """Tell whether the first column of dy of a walk down rows, never below 0, is only compared with -1 otherwise."""
+    """Return whether the first column of dy of a walk along rows, never negative, is only compared with -1 instead of
+    0."""
     if one.source_words != "weight_grad/rows.cu: if (first >= 0 && first + (COUNT - 1) * step < extent) return bits;":
         return False
     places = re.findall(r"\.loc\s+\d+ \d+ \d+.*inlined_at \d+ (\d+) ", "\n".join(whole.split("\n")[: one.line]))
@@ -113,9 +118,9 @@ def _column_of_a_walk(one: Mutant, whole: str) -> bool:
 
 
 def _sums_for_nobody(one: Mutant, whole: str) -> bool:
-    """Tell whether a thread of a depthwise kernel only adds up for a group or a filter that there is not.
+    """Return whether a thread of a depthwise kernel only adds up sums for a group or filter that does not exist.
 
-    What there is of the weights and inputs of a block is staged for whole tiles; whoever writes is asked again.
+    A block stages existing weights and inputs in whole tiles; before it writes, the thread checks again.
     """
     if not one.source_words.startswith("conv/direct/rows.cu: DEVICE bool works()"):
         return False
@@ -124,7 +129,7 @@ def _sums_for_nobody(one: Mutant, whole: str) -> bool:
     return adds_up and one.change.words == "setp.ge.s32 -> setp.gt.s32"
 
 
-# Barriers that others make needless, by the kernels' names and what the sources say of them.
+# Barriers that are redundant because of others, by kernel name and source line.
 _NEEDLESS = (
     ("conv_weight_grad_", "free for the epilogue"),  # theirs needs no shared memory
     ("conv_few_", "have left the table"),  # before the barriers of the channels' loop, which has a turn
@@ -132,7 +137,7 @@ _NEEDLESS = (
 
 
 def _is_needless(one: Mutant, whole: str) -> bool:
-    """Tell whether a barrier is only removed where threads meet at others anyway, or share nothing after it."""
+    """Return whether a removed barrier is redundant: threads meet at other barriers, or share nothing after it."""
     path, _, line = one.source.partition(":")
     if one.source_words != f"{path}: __syncthreads();" or one.change.words != "bar.sync removed":
         return False
@@ -141,7 +146,7 @@ def _is_needless(one: Mutant, whole: str) -> bool:
 
 
 def _copies_all(one: Mutant, whole: str) -> bool:
-    """Tell whether a copy only lacks its size, which is always that of all of it."""
+    """Return whether a copy only lacks its size, which is always the whole size."""
     found = re.search(r"(4|8|16), (%r\d+);", one.old)
     if found is None or not one.change.words.endswith("size removed"):
         return False
@@ -151,9 +156,9 @@ def _copies_all(one: Mutant, whole: str) -> bool:
 
 
 def _meets_alone(one: Mutant, whole: str) -> bool:
-    """Tell whether a barrier of all consumers only has another number: each comes to it next, and nobody else does.
+    """Return whether a barrier of all consumers only has another number, at which no other threads wait before.
 
-    Of consumers that take turns, the other ones have that number.
+    Where consumers take turns, the other consumers use that number.
     """
     found = re.match(r"\s*bar\.sync (%r\d+), (%r\d+);", one.old)
     if found is None or not one.source_words.startswith("conv/wgmma/split.cuh: static DEVICE void wait()"):
@@ -178,5 +183,5 @@ RULES: dict[str, Callable[[Mutant, str], bool]] = {
 
 
 def is_equivalent(one: Mutant, whole: str) -> bool:
-    """Tell whether a mutant of a kernel's whole text is known to be as right as the kernel."""
+    """Return whether a mutant of a kernel's whole text is known to be as right as the kernel."""
     return any(one.name in names for names in EQUIVALENT.values()) or any(rule(one, whole) for rule in RULES.values())

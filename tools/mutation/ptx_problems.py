@@ -1,6 +1,6 @@
-"""What `ptx` runs mutants on: the problems of the kernels' families, and more that are made of them.
+"""The problems on which `ptx` runs mutants: those of the kernel families, and further ones derived from them.
 
-Of each problem it is known what the right kernels do on it: their texts, and which of their instructions run at all.
+For each problem, the behaviour of the right kernels is recorded: their texts, and which instructions they execute.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from tests.kernels.specimen import Forward
 from tests.oracle.strategies import Problem
 from tools.mutation.ptx_draws import DRAWN, KINDS, alike, deeper, drawn
 
-Trial = Callable[..., Any]  # of an architecture and the emulator's options
-MOST = 45  # further problems of either kind that a mutant is tried on
-STEPS = tuple(3 * 10**power for power in range(3, 9))  # that one warp of a right kernel may take
-MORE = 4  # times as many a mutant may take
+Trial = Callable[..., Any]  # called with an architecture and the emulator's options
+MOST = 45  # most derived problems per mutant
+STEPS = tuple(3 * 10**power for power in range(3, 9))  # instruction limits to try for a warp of a right kernel
+MORE = 4  # a mutant may execute this multiple of the limit
 CHAINED_ON = "sm_90a"
-ORDERS: tuple[dict[str, Any], ...] = (  # of warps and of asynchronous copies
+ORDERS: tuple[dict[str, Any], ...] = (  # orders of warps and of asynchronous copies
     {"seed": 5},
     {"seed": 6, "async_order": "random"},
     {"seed": 7, "late_async": False},
@@ -52,13 +52,13 @@ ORDERS: tuple[dict[str, Any], ...] = (  # of warps and of asynchronous copies
 
 @cache
 def trials(family: str) -> tuple[Trial, ...]:
-    """Return the problems of a family, by the source of its kernels."""
+    """Return the problems of a family, by its kernel source."""
     return registry.by_source()[family]
 
 
 @cache
 def chained(trial: Trial) -> Trial:
-    """Return a problem whose launches may overlap: its kernels are other texts, for an architecture that can."""
+    """Return a problem with overlapping launches; its kernels are compiled for an architecture that has them."""
 
     def run(architecture: str | None, **options: Any) -> Any:
         with mock.patch.dict(os.environ, GPUCONV_CHAINED_LAUNCHES="1"):
@@ -67,7 +67,7 @@ def chained(trial: Trial) -> Trial:
     return run
 
 
-# ---------------------------------------------------------------- what right kernels do
+# ---------------------------------------------------------------- the behaviour of right kernels
 
 
 class Right(NamedTuple):
@@ -75,11 +75,11 @@ class Right(NamedTuple):
 
     Attributes
     ----------
-    texts : their PTX, by their names
-    ran : of each text the lines, from 0, of the instructions that run
-    steps : how many a mutant may take
-    traffic : sectors of global memory and wavefronts of shared memory that they take
-    followers : names of those that are launched to overlap the kernel before
+    texts : their PTX by name
+    ran : by text, the lines (from 0) of the executed instructions
+    steps : the instruction limit for a mutant
+    traffic : global-memory sectors and shared-memory wavefronts
+    followers : names of kernels whose launches overlap the kernel before
     """
 
     texts: dict[str, str]
@@ -94,7 +94,7 @@ class Right(NamedTuple):
 
 @cache
 def right(family: str, trial: Trial) -> Right:
-    """Run a problem as it is."""
+    """Run a problem with the right kernels."""
     for steps in STEPS:
         try:
             return _launched(family, trial, steps)
@@ -106,9 +106,9 @@ def right(family: str, trial: Trial) -> Right:
 
 @cache
 def tried(family: str, trial: Trial) -> Right:
-    """The same of a problem that was made of another; nothing where planners have no such candidate for it.
+    """Like `right`, for a derived problem; empty if planners have no such candidate for it.
 
-    A wrong result, of which the comparison says more than that, is nothing to be left out.
+    An assertion with a message is a wrong result, and is raised.
     """
     try:
         return right(family, trial)
@@ -152,14 +152,14 @@ _MOVED = [FIELDS.index(field) for field in ("global_sectors", "shared_wavefronts
 
 
 def traffic(launches: Iterable[control.Launch]) -> tuple[int, ...]:
-    """Return how many sectors and how many wavefronts launches take."""
+    """Return the numbers of sectors and wavefronts of launches."""
     counted = [launch.counts[:, _MOVED].sum(axis=0) for launch in launches if launch.counts is not None]
     return tuple(int(sum(each)) for each in zip(*counted, strict=True))
 
 
 @cache
 def _lines(text: str) -> tuple[int, ...]:
-    """The lines of the text that a kernel's instructions stand in; -1 for those that the emulator adds."""
+    """Return the text line of each of a kernel's instructions; -1 for those that the emulator adds."""
     (kernel,) = ptx.Module(text).kernels.values()
     lines = [_packed(line.split("//")[0]) for line in text.split("\n")]
     found, at = [], 0
@@ -175,16 +175,16 @@ def _packed(statement: str) -> str:
     return re.sub(r"\s+", "", statement).rstrip(";")
 
 
-# ---------------------------------------------------------------- on which a mutant is tried
+# ---------------------------------------------------------------- further problems
 
 
 def others(
     family: str, number: int, kernel: str, text: str, line: int, overlaps: bool = False
 ) -> Iterator[tuple[Trial, Right]]:
-    """Yield further problems on which the right kernel runs an instruction, and what it does on them.
+    """Yield further problems on which the right kernel executes an instruction, with its behaviour.
 
-    First the family's other ones and some that are made of the mutant's own and of these, then some with numbers drawn
-    at random, `MOST` of both; chained where the text is of a kernel that overlaps others.
+    First come the family's other problems and those derived from the mutant's own, at most `MOST`; then random
+    variants. With ``overlaps`` all of them run with overlapping launches.
     """
     theirs = (
         trial for other, trial in enumerate(trials(family)) if other != number and _may_launch(family, other, kernel)
@@ -197,13 +197,13 @@ def others(
 
 
 def _may_launch(family: str, number: int, kernel: str) -> bool:
-    """Tell whether a problem may launch a kernel: what it says, before it is run, of the one that makes its result."""
+    """Return whether a problem may launch a kernel, by the name of its main kernel."""
     return family in registry.OF_OTHERS or registry.by_source()[family][number].variant in kernel
 
 
 @cache
 def made(family: str, number: int) -> tuple[Trial, ...]:
-    """Return problems that are made of a family's own, of which planners may take other kernels."""
+    """Return problems derived from a family's problem; planners may pick other kernels for them."""
     mine, theirs = alike(family, number)
     if isinstance(mine, Forward):
         return tuple(_of_wgmma(mine, theirs) if mine.is_wgmma else _of_blocks(mine, theirs))
@@ -212,19 +212,19 @@ def made(family: str, number: int) -> tuple[Trial, ...]:
     return tuple(_of_gradients(mine, theirs))
 
 
-# ---------------------------------------------------------------- made of convolutions and pools
+# ---------------------------------------------------------------- derived from convolutions and pools
 
 
 _TURNS = (0, 1, 2, 4)  # pairs of fused calls
-# More channels and filters of a group, rows and columns.
+# Additional channels and filters per group, rows and columns.
 _GROWTHS = (
     *((0, 0, 0, 1), (0, 0, 1, 1), (0, 1, 1, 2), (1, 2, 0, 3), (2, 3, 3, 5), (3, 5, 2, 7)),
     *((0, 16, 0, 8), (16, 0, 1, 4), (8, 8, 0, 0), (64, 0, 0, 0)),
 )
-# All of a fragment but one; slices of K for every buffer, of which the last one is not whole.
+# One less than a fragment; enough slices of K for every pipeline stage, with a partial last one.
 _CHANNELS = (3, 5, 15, 20, 33, 201, 200)
-_IMAGES = ((4, 8), (3, 4), (3, 2), (3, 3))  # rows of channels begin on 16 bytes, on fewer
-# Outputs of a kernel that is its stride: two at once along W, if only all else were even; and all is.
+_IMAGES = ((4, 8), (3, 4), (3, 2), (3, 3))  # extents whose channels are aligned to 16 bytes, and to less
+# Outputs of disjoint windows, for stores of two outputs along W: the other numbers are odd, then even.
 _PAIRS = (
     Problem("conv_transpose", (2, 36, 9, 18), (36, 50, 3, 2), (50,), {"strides": [3, 2], "pads": [2, 0, 1, 1]}),
     Problem(
@@ -239,7 +239,7 @@ _PAIRS_OF_SEVERAL_TAPS = (
     ),
     Problem("conv_transpose", (1, 20, 5, 9), (20, 11, 3, 4), None, {"strides": [1, 2], "pads": [1, 0, 0, 0]}),
 )
-_FILTERS = (4, 6, 7, 9, 10, 11, 12)  # more of them: what is left of a tile stands at each of its rows
+_FILTERS = (4, 6, 7, 9, 10, 11, 12)  # additional filters, so that the last tile ends at various rows
 
 
 def _grown(problem: Problem, channels: int, filters: int, rows: int, columns: int) -> Problem:
@@ -260,40 +260,40 @@ def _grown(problem: Problem, channels: int, filters: int, rows: int, columns: in
 
 
 def _in_vectors(problem: Problem) -> Problem:
-    """The same with channels that are whole vectors of 16 bytes, of elements of any type."""
+    """Return the problem with channels that are whole 16-byte vectors in any dtype."""
     channels = whole(problem.x_shape[1], 16)
     return replace(problem, x_shape=(problem.x_shape[0], channels, *problem.x_shape[2:]))
 
 
 def _padded(problem: Problem, more: int) -> Problem:
-    """The same with so much more padding, or less of it, before and after each axis."""
+    """Return the problem with ``more`` added to every second pad and subtracted from the others."""
     pads = problem.attributes.get("pads", [0] * 2 * problem.rank)
     pads = [max(0, pad + (more if number % 2 else -more)) for number, pad in enumerate(pads)]
     return replace(problem, attributes={**problem.attributes, "pads": pads})
 
 
 def _of_channels(problem: Problem, channels: int) -> Problem:
-    """The same with so many channels in a group."""
+    """Return the problem with this many channels per group."""
     group, (first, second, *taps) = problem.attributes.get("group", 1), problem.w_shape or (0, 0)
     shape = (first, channels, *taps) if problem.operator == "conv" else (channels * group, second, *taps)
     return replace(problem, x_shape=(problem.x_shape[0], channels * group, *problem.x_shape[2:]), w_shape=shape)
 
 
 def _of_extents(problem: Problem, rows: int, columns: int) -> Problem:
-    """The same with so many rows and columns."""
+    """Return the problem with these numbers of rows and columns."""
     batch, channels, *extents = problem.x_shape
     return replace(problem, x_shape=(batch, channels, *[*extents[:-2], rows, columns][-len(extents) :]))
 
 
 def _of_filters(problem: Problem, filters: int) -> Problem:
-    """The same with so many filters in a group."""
+    """Return the problem with this many filters per group."""
     group, (first, second, *taps) = problem.attributes.get("group", 1), problem.w_shape or (0, 0)
     shape = (filters * group, second, *taps) if problem.operator == "conv" else (first, filters, *taps)
     return replace(problem, w_shape=shape, b_shape=(filters * group,))
 
 
 def _deepest(problem: Problem, kernel: str) -> Problem:
-    """The same with as many axes as the kernel has room for, and few images where there are more than three."""
+    """Return the problem with as many axes as the kernel supports; with four axes, only one image."""
     axes = 4 if "_4d" in kernel else 3
     while problem.rank < axes:
         problem = deeper(problem)
@@ -301,7 +301,7 @@ def _deepest(problem: Problem, kernel: str) -> Problem:
 
 
 def _of_groups(problem: Problem, groups: int, filters: int) -> Problem:
-    """The same with so many groups of one channel, of so many filters each."""
+    """Return the problem with ``groups`` groups of one channel and ``filters`` filters each."""
     first, second = (groups * filters, 1) if problem.operator == "conv" else (groups, filters)
     return Problem(
         problem.operator,
@@ -323,7 +323,7 @@ def _of_blocks(mine: Forward, theirs: Iterable[Any]) -> Iterator[Trial]:
     yield from (fused.zeros(replace(mine, out=out)) for out in lies)
     if mine.precision != "ieee":
         yield partial(fused.beyond_tf32(mine).check, mine.precision)
-    spoilt = replace(mine, out="channels last", kinds=KINDS[1])  # what padding spoils is made again by other lanes
+    spoilt = replace(mine, out="channels last", kinds=KINDS[1])  # NaN from padding is recomputed by other lanes
     yield from (spoilt, fused.whole(spoilt))
     if mine.problem.attributes.get("group", 1) == mine.problem.x_shape[1]:
         vectors = replace(mine, problem=_of_groups(mine.problem, 16, 1))
@@ -341,7 +341,7 @@ def _of_blocks(mine: Forward, theirs: Iterable[Any]) -> Iterator[Trial]:
 
 
 def _of_parts(mine: Forward) -> Iterator[Trial]:
-    """Fused calls whose filters end within each part of a tile; images with columns for all of one that has many."""
+    """Yield fused calls whose filters end within each part of a tile, with images that fill all columns of a tile."""
     further = (20, 50) if any(word in mine.kernel for word in ("_stem_", "_grouped_")) else (0, 0)
     for filters, out in ((56, "channels last"), (56, "strided"), (40, "channels last"), (24, "channels last")):
         problem = _grown(_of_filters(mine.problem, filters), 0, 0, *further)
@@ -358,7 +358,7 @@ def _plain(mine: Forward, theirs: Iterable[Any]) -> Iterator[Forward]:
         yield replace(mine, layout="pixels off the vectors")
     if "phase_rows" in mine.kernel:
         yield from (replace(mine, problem=one, layout="contiguous", out=None) for one in _PAIRS_OF_SEVERAL_TAPS)
-    if "_matrix_" in mine.kernel:  # which copies rows, as much at once as images are aligned to
+    if "_matrix_" in mine.kernel:  # it copies rows in units that depend on the images' alignment
         deep = _of_channels(mine.problem, _CHANNELS[-1])
         yield from (replace(mine, problem=_of_extents(deep, *extents), kinds=KINDS[2]) for extents in _IMAGES)
     deep = _deepest(mine.problem, mine.kernel)
@@ -383,7 +383,7 @@ _POOL_LAYOUTS = ("contiguous", "channels last", "off the vectors", "pixels off t
 
 
 def _beyond(problem: Problem) -> Problem:
-    """The same with windows before and behind the first axis that miss x: they have none of its elements."""
+    """Return the problem with windows before and after the first axis that have no valid element."""
     attributes, rank = dict(problem.attributes), problem.rank
     pads = list(attributes.get("pads", [0] * 2 * rank))
     pads[0] = pads[rank] = attributes["kernel_shape"][0]
@@ -430,14 +430,14 @@ def _of_wgmma(mine: Forward, theirs: Iterable[Any]) -> Iterator[Trial]:
 
 
 def _in_chunks(mine: Forward) -> Forward:
-    """The same with filters of a group that a warp has all or none of, whatever the type."""
+    """Return the problem with a multiple of 16 filters per group, so that a warp has all or none of a vector."""
     problem = mine.problem
     group = problem.attributes.get("group", 1)
     filters = (problem.b_shape or (0,))[0] // group
     return replace(mine, problem=_of_filters(problem, whole(filters, 16)))
 
 
-# ---------------------------------------------------------------- made of passes and gradients
+# ---------------------------------------------------------------- derived from passes and gradients
 
 _MORE = (1, 2, 3, 5, 7)
 
@@ -507,7 +507,7 @@ def _of_pool_gradients(mine: Any) -> Iterator[Trial]:
 _POOLED_DEEP = {
     "kernel_shape": [2, 3, 2, 4], "strides": [2, 1, 2, 3], "dilations": [1, 2, 1, 2], "pads": [1, 1, 0, 3, 0, 2, 1, 1],
 }  # fmt: skip
-# Windows by the form of walks: kernel, strides, pads.
+# Windows by form of walk: kernel, strides, pads.
 _AVERAGED: dict[str, tuple[tuple[tuple[int, ...], ...], ...]] = {
     "1x1": (((3, 4, 2), (3, 5, 2), (1, 2, 1, 1, 3, 1)), ((2, 2, 3), (4, 2, 5), (1, 0, 2, 0, 1, 1))),
     "5xany": (((2, 8, 5), (1, 2, 2), (1, 5, 4, 1, 7, 3)), ((3, 4, 9), (3, 1, 2), (2, 3, 8, 1, 3, 7))),
@@ -516,7 +516,7 @@ _AVERAGED: dict[str, tuple[tuple[tuple[int, ...], ...], ...]] = {
 
 
 def _of_strips(kernel: int, stride: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Windows of threads of several columns, by the width and the stride of windows."""
+    """Return windows for threads with several columns, by width and stride of the windows."""
     most = kernel - 1
     return (
         ((2, 4, kernel), (2, 3, stride), (1, 2, most, 1, 3, most)),
@@ -525,7 +525,7 @@ def _of_strips(kernel: int, stride: int) -> tuple[tuple[tuple[int, ...], ...], .
 
 
 def _of_averages(mine: AveragePoolGrad, theirs: Iterable[Any]) -> Iterator[Trial]:
-    """Windows of the same form, in which as many taps count everywhere and not."""
+    """Yield windows of the same form, with equal numbers of counting taps everywhere, or not."""
     if mine in gradients.GENERAL_POOLS:
         yield from _of_pool_gradients(mine)
         return
@@ -539,7 +539,7 @@ def _of_averages(mine: AveragePoolGrad, theirs: Iterable[Any]) -> Iterator[Trial
 
 
 def _of_planes(mine: Plane, theirs: Iterable[Any]) -> Iterator[Trial]:
-    """Windows of one part and of several, of as many elements as threads take in turns or not."""
+    """Yield global windows in one part and in several, with extents that threads divide evenly, or not."""
     batch, channels, *extents = mine.shape
     for lies, times in product((mine.layout, "contiguous", "strided rows", "channels last"), (1, 2, 3)):
         shape = (batch, channels, *[extent * times + times - 1 for extent in extents])

@@ -3,9 +3,9 @@
 `python -m tools.mutation.python --count 300 --seed 0` runs 300 mutants of all modules, prints the fate of each and the
 score. A mutant (`python_changes`) is written into a copy of the checkout. The tests that execute the changed lines
 (`coverage_map`) run until one of them fails, for a minute at most. Mutants that compute the same, and functions that
-only choose among ways that are all right, are listed with reasons in `python_equivalent`; they do not count.
+only choose among equally right alternatives, are listed with reasons in `python_equivalent`; they do not count.
 
-Not changed are the shared cases, which are data, and, of `gpuconv/cuda`, floats and the model of time (`time_model`).
+Not changed are the shared cases, which are data, and in `gpuconv/cuda` floats and the cost model (`time_model`).
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ from tools.mutation.working_copy import (
     working_copy,
 )
 
-SECONDS = 60.0  # that the tests of one mutant take without it, at most
-PATIENCE = 2  # times as long may they take with it
-FIRST = 25  # tests that run before the others: only their modules are imported
+SECONDS = 60.0  # time limit of the tests of one mutant, measured without the mutant
+PATIENCE = 2  # with the mutant they may take this multiple
+FIRST = 25  # number of tests that run first, so that only their modules are imported
 KILLED, TIMEOUT, SURVIVED, KNOWN = "noticed", "too slow, and so noticed", "not noticed", "known to be equivalent"
 CHOICE = "not noticed, but only a choice"
 WRONG = "noticed, though listed as equivalent"
 UNJUDGED = "not judged"
-NO_TESTS = 5  # pytest's exit status, where a mutant renames the parameters of all of its tests
+NO_TESTS = 5  # pytest's exit status if no test was collected: a mutant may rename test parameters
 _DATA = ("rules/cases.py",)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A mutant and its module, named from the package's folder on."""
+    """A mutant and its module, whose path is relative to the package."""
 
     module: str
     mutant: Mutant
@@ -67,11 +67,11 @@ class Target:
         return f"{self.module} {self.mutant.name}"
 
 
-# ---------------------------------------------------------------- which
+# ---------------------------------------------------------------- choosing mutants
 
 
 def modules() -> list[str]:
-    """Every module whose mutants are run."""
+    """Return every module that is mutated."""
     package = ROOT / "gpuconv"
     found = sorted(path.relative_to(package).as_posix() for path in package.rglob("*.py"))
     return [module for module in found if module not in _DATA]
@@ -79,7 +79,7 @@ def modules() -> list[str]:
 
 @cache
 def targets(module: str) -> list[Target]:
-    """Every mutant of a module."""
+    """Return every mutant of a module."""
     made = python_changes.mutants(_trees()[module], _model().__contains__, floats=not module.startswith("cuda/"))
     return [Target(module, mutant) for mutant in made]
 
@@ -95,7 +95,7 @@ def _model() -> set[ast.AST]:
 
 
 def chosen(count: int, seed: int, patterns: Sequence[str]) -> list[Target]:
-    """Return so many mutants at random, any as likely as any other."""
+    """Return ``count`` mutants at random, each with the same chance."""
     matching = [m for m in modules() if any(fnmatch(m, pattern.removeprefix("gpuconv/")) for pattern in patterns)]
     every = [target for module in matching for target in targets(module)]
     return Random(seed).sample(every, min(count, len(every)))
@@ -105,7 +105,7 @@ def chosen(count: int, seed: int, patterns: Sequence[str]) -> list[Target]:
 
 
 class Selection:
-    """A pytest plugin that runs some tests in their order, and writes the name of one that fails into a file."""
+    """A pytest plugin that runs given tests in their order, and writes the names of failing ones into a file."""
 
     def __init__(self, tests: Sequence[str], failed: Path) -> None:
         self._order = {test: number for number, test in enumerate(tests)}
@@ -127,7 +127,7 @@ class Selection:
 def run_tests(
     tests: Sequence[str], root: Path, *options: str, limit: float | None = None
 ) -> tuple[int | None, list[str]]:
-    """Run tests in a process; return its exit status, None where it took longer than `limit`, and those that fail."""
+    """Run tests in a process; return its exit status (None if it exceeded ``limit``) and the tests that failed."""
     failed = root.parent / "failed.txt"
     failed.unlink(missing_ok=True)
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
@@ -137,9 +137,9 @@ def run_tests(
 
 
 def tests_of(target: Target, coverage: CoverageMap) -> list[str]:
-    """Return the tests that judge a mutant, in their order: they take `SECONDS` at most, without any mutant.
+    """Return the tests that judge a mutant, in order, which take at most `SECONDS` without any mutant.
 
-    Where no test executes its lines, those that execute any line of the module's functions.
+    If no test executes its lines, these are the tests that execute any line of the module's functions.
     """
     found = coverage.tests(lines_of(target.module, target.mutant.place, _trees()))
     found = found or coverage.tests(functions_of(target.module, _trees()))
@@ -148,7 +148,7 @@ def tests_of(target: Target, coverage: CoverageMap) -> list[str]:
 
 
 class Verdict(NamedTuple):
-    """What becomes of a mutant: its fate, the seconds that took, and the test that noticed it."""
+    """The fate of a mutant, the seconds it took, and the test that noticed it."""
 
     name: str
     fate: str
@@ -157,7 +157,7 @@ class Verdict(NamedTuple):
 
 
 def verdict(target: Target, root: Path, kernels: Path, coverage: CoverageMap) -> Verdict:
-    """Write a mutant into the copy and run its tests: a few first, of which one mostly fails, then the others."""
+    """Write a mutant into the copy and run its tests: a few first, of which mostly one fails, then the others."""
     start, tests = time.monotonic(), tests_of(target, coverage)
     status, failed = 0, []
     kernels_may_change = target.module.startswith("cuda/")
@@ -173,7 +173,7 @@ def verdict(target: Target, root: Path, kernels: Path, coverage: CoverageMap) ->
 
 def _judged(target: Target, status: int | None) -> str:
     known = target.name in KNOWN_NAMES or rounds_nothing(target) or divides_as_before(target)
-    if status is None:  # which says nothing of a mutant that computes the same
+    if status is None:  # a time-out says nothing about a mutant that computes the same
         return KNOWN if known else TIMEOUT
     if status:
         return WRONG if known else KILLED
@@ -182,14 +182,14 @@ def _judged(target: Target, status: int | None) -> str:
 
 
 def rounds_nothing(target: Target) -> bool:
-    """Tell whether a mutant rounds up what is a whole number anyway."""
+    """Return whether a mutant rounds up a quotient that is exact anyway."""
     old, new = target.mutant.place.node, target.mutant.new
     exact = any(ast.unparse(old) in divisions.get(target.module, ()) for divisions in EXACT.values())
     return exact and ast.dump(new) == ast.dump(python_changes.rounded_up(old))
 
 
 def divides_as_before(target: Target) -> bool:
-    """Tell whether a mutant divides the next number by an element's bytes, of which there are two or more."""
+    """Return whether a mutant divides the next number by an element size of at least two bytes."""
     place, new = target.mutant.place, target.mutant.new
     if target.module.startswith("cuda/pool") or place.field != "left" or not isinstance(new, ast.Constant):
         return False
@@ -197,7 +197,7 @@ def divides_as_before(target: Target) -> bool:
 
 
 def only_takes_time(target: Target) -> bool:
-    """Tell whether a mutant changes a field of a row of a table, or an argument, that settles the time alone."""
+    """Return whether a mutant changes a field of a table row, or an argument, that affects only the time."""
     place = target.mutant.place
     given = (node for node in ast.walk(place.statement) if isinstance(node, ast.Call))
     return any(place.node is node for call in given for value in _of_time(call) for node in ast.walk(value))
@@ -223,7 +223,7 @@ def _fields() -> dict[str, list[str]]:
 
 
 def only_copies(target: Target) -> bool:
-    """Tell whether a mutant copies what could stay where it is."""
+    """Return whether a mutant only makes an additional copy."""
     parent, new = target.mutant.place.parent, target.mutant.new
     return (
         isinstance(parent, ast.keyword) and parent.arg == "copy" and isinstance(new, ast.Constant) and new.value is True
@@ -231,7 +231,7 @@ def only_copies(target: Target) -> bool:
 
 
 KNOWN_NAMES = {name for names in EQUIVALENT.values() for name in names}
-# How the names begin of mutants of functions, or of constants of a module.
+# Prefixes of the names of mutants of such functions and constants.
 CHOOSING = tuple(one + (" = " if ": " in one else ": ") for names in CHOICES.values() for one in names)
 
 
@@ -239,7 +239,7 @@ CHOOSING = tuple(one + (" = " if ": " in one else ": ") for names in CHOICES.val
 
 
 def report(picked: Sequence[Target], coverage: CoverageMap, jobs: int = 1) -> int:
-    """Run mutants, print what becomes of them, and return how many survive or were not judged."""
+    """Run mutants, print their fates, and return how many survive or were not judged."""
     verdicts: list[Verdict] = []
     for number, one in enumerate(_judged_by(picked, coverage, jobs), 1):
         verdicts.append(one)
@@ -258,7 +258,7 @@ def report(picked: Sequence[Target], coverage: CoverageMap, jobs: int = 1) -> in
 
 
 def _fail_by_themselves(tests: Sequence[str]) -> list[str]:
-    """Return those of some tests that fail without any mutant."""
+    """Return the tests that fail without any mutant."""
     if not tests:
         return []
     with working_copy() as root:
@@ -266,7 +266,7 @@ def _fail_by_themselves(tests: Sequence[str]) -> list[str]:
 
 
 def _judged_by(picked: Sequence[Target], coverage: CoverageMap, jobs: int) -> Iterator[Verdict]:
-    """Yield the verdicts of all mutants as they come from so many processes."""
+    """Yield the verdicts of all mutants as ``jobs`` processes produce them."""
     context = multiprocessing.get_context("fork")
     results: Any = context.SimpleQueue()
     workers = [context.Process(target=_judge, args=(picked[first::jobs], coverage, results)) for first in range(jobs)]

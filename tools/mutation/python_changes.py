@@ -1,9 +1,8 @@
 """Every small change of a Python module: an operator, number, name, condition or statement replaced, one at a time.
 
-`geometry` and `python` run them. Text is not changed, neither words of errors (all of a `raise`) nor
-f-strings nor docstrings; nor are annotations, decorators, assertions and overloads, which do not compute, and the
-`strict` of `zip`, whose arguments have one length here. The -1 of `reshape` does not become -2, which NumPy takes for
-the same.
+`geometry` and `python` run them. Text does not change: error messages (all of a `raise`), f-strings and docstrings.
+Neither do annotations, decorators, assertions and overloads, which compute nothing; the `strict` of `zip`, whose
+arguments have equal lengths here; and the -1 of `reshape`, for which NumPy also accepts -2.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True, eq=False)
 class Mutant:
-    """A node of a module's tree and what stands in its place; `siblings` are all mutants of the same function."""
+    """A replacement of a node in a module's tree; ``siblings`` are all mutants of the same function."""
 
     tree: ast.Module
     place: Place
@@ -84,30 +83,30 @@ class Mutant:
 
     @cached_property
     def change(self) -> str:
-        """The function, the line that changes and what it becomes."""
+        """The function, the changed line, and its replacement."""
         return self.place.described(self.new)
 
     @property
     def name(self) -> str:
-        """The change in words; the second mutant of a function that the same words describe has a number."""
+        """The change in words; numbered from the second mutant with the same words in a function."""
         before = takewhile(lambda sibling: sibling is not self, self.siblings)
         number = 1 + sum(sibling.change == self.change for sibling in before)
         return self.change if number == 1 else f"{self.change}  no. {number}"
 
     def code(self, path: str) -> Any:
-        """The mutated module, compiled."""
+        """Compile the mutated module."""
         with self.place.holding(self.new):
             return compile(ast.fix_missing_locations(self.tree), path, "exec")
 
     def text(self) -> str:
-        """The mutated module's source, without the original's comments."""
+        """Return the mutated module's source, without comments."""
         with self.place.holding(self.new):
             return ast.unparse(ast.fix_missing_locations(self.tree))
 
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where a node stands: in its parent's field, in the innermost statement, in a function of this name."""
+    """The position of a node: parent and field, innermost statement, and function."""
 
     function: str
     statement: ast.stmt
@@ -124,7 +123,7 @@ class Place:
 
     @contextmanager
     def holding(self, new: ast.AST) -> Iterator[None]:
-        """Let another node stand here meanwhile."""
+        """Put another node here temporarily."""
         old = self.node
         self._put(new)
         try:
@@ -150,12 +149,12 @@ class Place:
 
 @cache
 def _unparsed(statement: ast.stmt) -> str:
-    """Return the text of an unchanged statement, which has many mutants."""
+    """Return the text of an unchanged statement; cached, since it has many mutants."""
     return ast.unparse(statement)
 
 
 def _shortened(old: str, new: str) -> str:
-    """Return two lines, those that are long without most of what they have in common."""
+    """Return both lines; of long ones only the parts around the difference."""
     if len(old) <= 120:
         return f"{old}  ->  {new}"
     begin = _in_common(old, new)
@@ -165,7 +164,7 @@ def _shortened(old: str, new: str) -> str:
 
 
 def _in_common(one: str, other: str) -> int:
-    """Return how many characters two texts begin with alike."""
+    """Return the length of the common prefix of two texts."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
 
@@ -174,7 +173,7 @@ Left = Callable[[ast.AST], bool]
 
 
 def mutants(tree: ast.Module, left_out: Left = lambda _: False, floats: bool = True) -> list[Mutant]:
-    """Every mutant of a module but for those in nodes left out; without `floats`, such numbers do not change."""
+    """Return every mutant of a module except in nodes left out; without ``floats``, floats do not change."""
     siblings: defaultdict[str, list[Mutant]] = defaultdict(list)
     made = []
     for place in _places_in(tree, left_out):
@@ -189,7 +188,7 @@ def mutants(tree: ast.Module, left_out: Left = lambda _: False, floats: bool = T
 
 
 def _places_in(tree: ast.Module, left_out: Left) -> Iterator[Place]:
-    """The places of every node that computes something."""
+    """Yield the places of all nodes that compute something."""
     known = frozenset(vars(builtins)) | _bound(tree)
     for index, statement in enumerate(tree.body):
         yield from _places(Place("", statement, known, tree, "body", index), left_out)
@@ -217,12 +216,12 @@ def _places(place: Place, left_out: Left) -> Iterator[Place]:
 
 
 def _is_overload(node: ast.AST) -> bool:
-    """Tell whether a function is there for type checkers alone."""
+    """Return whether a function exists only for type checkers."""
     return isinstance(node, _FUNCTIONS) and any(ast.unparse(one) == "overload" for one in node.decorator_list)
 
 
 def _is_found(node: ast.AST, child: ast.AST) -> bool:
-    """Tell whether a node is a call of ``reshape`` and its child the extent -1, which NumPy finds."""
+    """Return whether a node is a call of ``reshape`` and its child the extent -1."""
     match node, child:
         case ast.Call(func=ast.Attribute(attr="reshape")), ast.UnaryOp(ast.USub(), ast.Constant(value=1)):
             return True
@@ -234,7 +233,7 @@ def _children(value: Any) -> Iterable[tuple[int | None, Any]]:
 
 
 def _bound(node: ast.AST) -> frozenset[str]:
-    """Names that code under this node gives a value."""
+    """Return the names that code under this node assigns."""
     names = {child.id for child in ast.walk(node) if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store)}
     return frozenset(names | {child.arg for child in ast.walk(node) if isinstance(child, ast.arg)})
 
@@ -243,7 +242,7 @@ def _bound(node: ast.AST) -> frozenset[str]:
 
 
 def _replacements(place: Place, floats: bool) -> Iterator[ast.AST]:
-    """What may stand in a node's place."""
+    """Yield replacements of a node."""
     node = place.node
     if isinstance(node, (ast.BinOp, ast.AugAssign, ast.UnaryOp, ast.Compare, ast.BoolOp)):
         if place.function or not isinstance(getattr(node, "op", None), ast.BitOr):  # which is a union of types there
@@ -299,13 +298,13 @@ def _changed(node: ast.AST, **fields: Any) -> ast.AST:
 
 
 def rounded_up(node: ast.BinOp) -> ast.AST:
-    """-(-a // b) for a // b."""
+    """Return -(-a // b) for a // b."""
     negative = ast.UnaryOp(ast.USub(), node.left)
     return ast.UnaryOp(ast.USub(), ast.BinOp(negative, ast.FloorDiv(), node.right))
 
 
 def _removals(node: ast.AST) -> Iterator[ast.AST]:
-    """A check that is never made: `if …: raise` and calls whose result nobody takes."""
+    """Yield the removal of a check (`if …: raise`) or of a call whose result is unused."""
     if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise):
         yield _changed(node, test=ast.Constant(value=False))
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):

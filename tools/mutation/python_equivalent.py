@@ -1,10 +1,9 @@
 """Mutants of Python modules that `python` need not notice, by reason.
 
-Those of `EQUIVALENT` compute the same, each by its name. Of the functions and constants of `CHOICES`, any result is
-right that other tests accept: they choose among tiles, blocks and ways, and the tests see to it that whatever is chosen
-fits, covers all outputs and gives the same results. What goes unnoticed there changes the time that is taken, and
-nothing else. So do the fields of `FIELDS` in the rows of tables, and what copies once more. Divisions of `EXACT` leave
-no remainder, so that rounding up instead gives the same.
+Mutants in `EQUIVALENT` compute the same. Functions and constants in `CHOICES` choose among tiles, blocks and
+algorithms; tests ensure that any choice fits, covers all outputs and gives the same results, so a surviving mutant
+there changes only the time. The same holds for the fields in `FIELDS` in table rows, and for additional copies.
+Divisions in `EXACT` have no remainder, so rounding up gives the same.
 """
 
 from __future__ import annotations
@@ -382,8 +381,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# How many registers the compiler may take, how many slices are on their way into shared memory, and what is counted
-# of a kernel's instructions; those that stand for other things elsewhere with their class.
+# Register limits, pipeline stages, and instruction counts of kernels; with their class if the name is ambiguous.
 FIELDS = (
     "blocks_per_sm",
     *("BandForm.registers", "RowForm.registers"),
@@ -392,8 +390,8 @@ FIELDS = (
 )
 
 SIZES = "Bytes of an element, of a word or of a vector divide those of a vector, a line or a slice."
-# By module: what is divided, as Python writes it. Of sizes of two bytes or more, those that divide a number do so with
-# the next one as well; MaxPool's elements may have a single byte.
+# By module: the divisions, as Python unparses them. Element sizes of two bytes or more also divide the next number
+# without changing the quotient; MaxPool's elements may have a single byte.
 EXACT: dict[str, dict[str, tuple[str, ...]]] = {
     SIZES: {
         "cuda/conv/direct/bands.py": ("16 // problem.itemsize",),

@@ -1,9 +1,9 @@
-"""What of `gpuconv/cuda` belongs to the model of time, which only chooses among kernels that are all right.
+"""Find the parts of `gpuconv/cuda` that belong to the cost model, which only chooses among right kernels.
 
-These are the functions that return a float or make what returns one, what they are called with, and whatever is read
-there alone: functions, properties and constants, again and again until nothing is added. A name that a module defines
-is its own there; elsewhere it may be that of any module that is imported. What `__str__` tells people is no use of a
-number. Measured times, the least time that `explain` tells of, and what devices can do are no model.
+These are functions that return a float or build one that does, the arguments of their calls, and everything that only
+such code reads: functions, properties and constants, repeated until nothing is added. A name defined in a module means
+that module's; otherwise it may be that of any imported module. Uses in `__str__` do not count. Measured times, the
+lower bound that `explain` prints, and the limits of devices are not part of the model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Definition:
 
 @dataclass(frozen=True)
 class Read:
-    """A name that stands in a function, in a call of the model's or in another statement, alone or after a dot."""
+    """A name that is read, by itself or after a dot, in a function, in a call of a model function or in another
+    statement."""
 
     module: str
     name: str
@@ -38,7 +39,7 @@ class Read:
 
 
 def nodes(trees: Mapping[str, ast.Module]) -> set[ast.AST]:
-    """Return the functions and assignments of the model, and the calls of its functions, of all modules by name."""
+    """Return the AST nodes of the model in all modules: functions, assignments, and calls of its functions."""
     trees = {module: tree for module, tree in trees.items() if module.startswith(_FOLDER)}
     imports = {module: imported(tree) for module, tree in trees.items()}
     definitions = [found for module, tree in trees.items() for found in _definitions(module, tree)]
@@ -74,7 +75,7 @@ def nodes(trees: Mapping[str, ast.Module]) -> set[ast.AST]:
 
 
 def _modules(tree: ast.Module) -> dict[str, str]:
-    """Return the names by which a module knows what it imports, each with the file that would be a module's."""
+    """Return the local names of imports, each with the path that it would have as a module."""
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     return {
         alias.asname or alias.name: f"{f'{node.module}.{alias.name}'.removeprefix('gpuconv.').replace('.', '/')}.py"
@@ -84,7 +85,7 @@ def _modules(tree: ast.Module) -> dict[str, str]:
 
 
 def imported(tree: ast.Module) -> set[str]:
-    """Return the modules of the folder that one imports."""
+    """Return the modules of the folder that a module imports."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -112,9 +113,9 @@ def _definitions(module: str, tree: ast.Module | ast.ClassDef) -> Iterator[Defin
 
 
 def _reads(module: str, node: ast.AST, reader: ast.AST | None, model: Set[str], others: Set[str]) -> Iterator[Read]:
-    """Yield every name that is read, by the call of the model or the outermost function or assignment it stands in.
+    """Yield every name that is read, with its reader: a call of the model, or the outermost function or assignment.
 
-    ``model`` has the names of its functions, ``others`` modules that have none of them.
+    ``model`` has the names of the model's functions, ``others`` the modules that have none of them.
     """
     if isinstance(node, ast.FunctionDef) and node.name == "__str__":
         return
@@ -129,7 +130,7 @@ def _reads(module: str, node: ast.AST, reader: ast.AST | None, model: Set[str], 
             yield Read(module, name, reader, True)
         case ast.Attribute(attr=name, ctx=ast.Load()):
             yield Read(module, name, reader, False)
-        case ast.Constant(value=str(name)):  # fields may be read by their names
+        case ast.Constant(value=str(name)):  # fields may be read by name
             yield Read(module, name, reader, False)
     for child in ast.iter_child_nodes(node):
         yield from _reads(module, child, reader, model, others)

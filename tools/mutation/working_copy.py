@@ -1,6 +1,6 @@
-"""A temporary copy of the checkout, in which mutants are written, and pytest runs in processes of their own.
+"""A temporary copy of the checkout into which mutants are written, with pytest in processes of its own.
 
-Processes are forked from one that has imported NumPy, onnx and pytest, which saves seconds for each mutant.
+Processes are forked from one that has imported NumPy, onnx and pytest, which saves seconds per mutant.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _OPTIONS = ("-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "--
 
 @contextmanager
 def working_copy() -> Iterator[Path]:
-    """Copy the checkout and make the copy the working directory, from which Python, and child processes, import."""
+    """Copy the checkout and make the copy the working directory, from which Python and child processes import."""
     before, variables = Path.cwd(), dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="gpuconv-mutants-") as folder:
         root = Path(folder).resolve() / "checkout"
         root.mkdir()
         for path in ROOT.iterdir():
             if path.name in ("gpuconv", "tests"):
-                shutil.copytree(path, root / path.name)  # with its bytecode, which need not be compiled again
+                shutil.copytree(path, root / path.name)  # including bytecode
             elif not path.name.startswith("."):
                 (root / path.name).symlink_to(path)
         os.chdir(root)
@@ -47,7 +47,7 @@ def working_copy() -> Iterator[Path]:
 
 @contextmanager
 def changed(path: Path, text: str) -> Iterator[None]:
-    """Replace a module's source; its bytecode is deleted, and none may be written meanwhile."""
+    """Replace a module's source and delete its bytecode; none may be written meanwhile."""
     whole = path.read_text(encoding="utf-8")
     for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
         compiled.unlink()
@@ -60,7 +60,7 @@ def changed(path: Path, text: str) -> Iterator[None]:
 
 @contextmanager
 def private_kernel_cache(root: Path, usual: Path) -> Iterator[None]:
-    """Let a mutant compile kernels into a folder of its own, which begins with hard links to those in `usual`."""
+    """Give a mutant a kernel cache of its own, which starts with hard links to the files in ``usual``."""
     before = os.environ.get("GPUCONV_CACHE_DIR")
     with tempfile.TemporaryDirectory(dir=root.parent) as folder:
         shutil.copytree(usual, folder, copy_function=_linked, dirs_exist_ok=True)
@@ -73,7 +73,7 @@ def private_kernel_cache(root: Path, usual: Path) -> Iterator[None]:
 
 
 def kernel_cache() -> Path:
-    """Return gpuconv's folder of compiled kernels; a child process asks, so that this one does not import gpuconv."""
+    """Return gpuconv's kernel cache; a child process finds it, so that this one does not import gpuconv."""
     words = "from gpuconv.cuda.build import cache; print(cache.folder() or '')"
     found = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout.strip()
     return Path(found) if found and Path(found).is_dir() else Path(tempfile.mkdtemp(dir=Path.cwd().parent))
@@ -87,7 +87,7 @@ def _linked(source: str, target: str) -> None:
 
 
 def import_common_packages() -> None:
-    """Import what tests need and no mutant changes, for all processes that are forked from this one."""
+    """Import what tests need and no mutant changes, before processes are forked."""
     for name in _WARM:
         importlib.import_module(name)
 
@@ -95,9 +95,9 @@ def import_common_packages() -> None:
 def start_pytest(
     files: Sequence[str], log: Path, plugin: Callable[[], object], *options: str, write_bytecode: bool = False
 ) -> multiprocessing.process.BaseProcess:
-    """Start pytest on files of the copy in a forked process of its own group; its output goes to `log`.
+    """Start pytest on files of the copy in a forked process group; its output goes to ``log``.
 
-    `plugin` makes a pytest plugin, in that process.
+    ``plugin`` creates a pytest plugin in that process.
     """
     target, arguments = _pytest, (files, log, plugin, options, write_bytecode)
     process = multiprocessing.get_context("fork").Process(target=target, args=arguments)
@@ -106,7 +106,7 @@ def start_pytest(
 
 
 def wait(process: multiprocessing.process.BaseProcess, seconds: float | None = None) -> int | None:
-    """Return a process's exit status, or None where it took longer than `seconds` and was killed with its children."""
+    """Return a process's exit status, or None if it exceeded ``seconds`` and was killed with its children."""
     process.join(seconds)
     if process.exitcode is None:
         os.killpg(process.pid or 0, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Which architecture a device gets, and which names are known."""
+"""Which architecture a device is compiled for, and which names are accepted."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_devices_that_are_too_old() -> None:
 
 @pytest.fixture
 def old_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let NVRTC know three architectures, and nobody be warned yet."""
+    """Make NVRTC know three architectures, and reset the one-time warning."""
     monkeypatch.setattr(nvrtc, "capabilities", lambda: ((8, 6), (9, 0), (12, 0)))
     monkeypatch.setattr(nvrtc, "version", lambda: "12.8")
     monkeypatch.setattr(compiler, "_warned", threading.Lock())

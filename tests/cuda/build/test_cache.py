@@ -1,4 +1,4 @@
-"""The cache of compiled kernels: files that are wrong in every way are made again, and so is whatever has changed."""
+"""The cache of compiled kernels: damaged or outdated entries are compiled again."""
 
 from __future__ import annotations
 

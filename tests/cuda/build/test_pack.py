@@ -46,7 +46,7 @@ def nothing_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Let a compiler be there that makes any source a cubin of its own; return what it has compiled."""
+    """Replace the compiler by one that makes a distinct cubin of any source; return what it has compiled."""
     done: list[tuple[str, str]] = []
 
     def build(name: str, source: str, architecture: str, options: Any) -> tuple[bytes, str]:
@@ -109,7 +109,7 @@ def packed(
 
 
 def _loads() -> None:
-    """Expect what every kernel loads to be what the compiler made of it."""
+    """Check that every kernel loads the cubin that the compiler made for it."""
     for one in _variants():
         for architecture in ("sm_80", "sm_90a"):
             if one.compiles_for(architecture):

@@ -1,4 +1,4 @@
-"""CUDA sources: where they are found, how headers are inlined, and what the generated entry says."""
+"""CUDA sources: where they are found, how headers are inlined, and the generated entry point."""
 
 from __future__ import annotations
 

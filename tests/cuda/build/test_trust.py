@@ -29,7 +29,7 @@ CONTENT, LOG = b"\x7fELF of a kernel", "Used 1 registers"
 
 @pytest.fixture(params=["root", "any user"])
 def give(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Give:
-    """Give a file to a stranger: root can, others let what tells owners say so."""
+    """Give a file to another user: by chown as root, otherwise by patching what reports owners."""
     if request.param == "root":
         if os.getuid() != 0:
             pytest.skip("root alone gives files away; the same is tested as any user")
@@ -44,7 +44,7 @@ def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Let the cache be where nobody chose it to be."""
+    """Let the cache be in its default place."""
     monkeypatch.delenv("GPUCONV_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "gpuconv"
@@ -52,7 +52,7 @@ def usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Let the cache be a folder that was chosen."""
+    """Let the cache be a folder named by the user."""
     monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "named"))
     return tmp_path / "named"
 
@@ -62,7 +62,7 @@ def _store(folder: Path) -> cache.Entry:
 
 
 def _is_found(folder: Path) -> bool:
-    """Tell whether there is an entry, which must be the one that was stored; a warning would be an error."""
+    """Return whether the cache has an entry, which must be the stored one; a warning would be an error."""
     found = cache.find(folder, "kernel", KEY)
     if found is not None:
         assert (found.path.parent, found.log, found.content) == (folder, LOG, CONTENT)

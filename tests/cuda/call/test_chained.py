@@ -63,7 +63,7 @@ def convolve(name: str) -> Any:
 
 
 def overlapping(emulated: Any) -> list[bool]:
-    """Of each launch, whether it may overlap the one before it."""
+    """Return for each launch whether it may overlap the one before it."""
     return [record.launch.chained for record in emulated.launches]
 
 

@@ -1,4 +1,4 @@
-"""What gpuconv.graph refuses without a device, and how a graph's memory gives out blocks."""
+"""What gpuconv.graph refuses without a device, and how a graph's memory pool hands out blocks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_refused_without_a_device(
 
 @dataclass
 class Stream:
-    """A stream of the stand-in for CuPy below."""
+    """A stream of the fake CuPy below."""
 
     ptr: int
 
@@ -73,7 +73,7 @@ class Unowned:
 
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A stand-in for CuPy, whose allocator counts up; ``current`` is the stream that is current."""
+    """A fake CuPy whose allocator counts up; ``current`` is the current stream."""
     given = SimpleNamespace(current=Stream(0), sizes=[])
 
     def allocate(nbytes: int) -> Any:

@@ -25,7 +25,7 @@ HOST, CUDA, PINNED, MANAGED, METAL = 1, 2, 3, 13, 8
 
 
 class Tensor:
-    """Another library's array on a device, by DLPack alone."""
+    """Another library's device array that supports only DLPack."""
 
     def __init__(self, array: Any, device: tuple[int, int] | None = None) -> None:
         self.array, self._device = array, device
@@ -55,7 +55,7 @@ class HostTensor:
 
 
 class Interface:
-    """An array that speaks the CUDA array interface alone."""
+    """An array that supports only the CUDA array interface."""
 
     def __init__(self, array: Any, **more: Any) -> None:
         self.array = array
@@ -71,7 +71,7 @@ def ramp(*shape: int, dtype: Any = np.float32) -> Any:
 
 @pytest.mark.parametrize("part", [np.s_[:], np.s_[..., ::2]], ids=["whole", "every second"])
 def test_from_one_device_to_the_other(sent: Sent, part: Any) -> None:
-    """Neither device does anything before it has to: not even what makes the array, nor what comes after the copy."""
+    """Copies between devices are asynchronous: neither device runs anything before it must."""
     host = ramp(2, 3, 4).transpose(2, 0, 1)[part]
     there = gpuconv.to_device(ramp(2, 3, 4).transpose(2, 0, 1))[part]
     with sent.cupy.cuda.Device(1):
@@ -216,7 +216,7 @@ def test_bfloat16_without_ml_dtypes_names_the_extra(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("producer", ["none", "the same", "legacy", "per thread", "another"])
 def test_the_current_stream_waits_for_the_producers(sent: Sent, producer: str) -> None:
-    """And the host waits for nothing: launches run as late as they may."""
+    """The host itself waits for nothing: launches run as late as possible."""
     cuda, host = sent.cupy.cuda, ramp(1, 1, 8)
     current, another = (cuda.Stream(non_blocking=True) for _ in range(2))
     of = {"the same": current, "legacy": cuda.Stream.null, "per thread": cuda.Stream.ptds}.get(producer, another)
@@ -303,7 +303,7 @@ def test_classes_are_no_arrays() -> None:
 
 
 def test_numpy_arrays_are_computed_while_another_thread_imports_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module that is being imported has its names one after the other."""
+    """A module that is being imported may still lack some of its names."""
     monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
     assert device.array_type() is None
     assert gpuconv.max_pool(np.ones((1, 1, 3)), 2).tolist() == [[[1, 1]]]

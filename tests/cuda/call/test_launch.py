@@ -223,7 +223,7 @@ def test_prepared_calls_are_bounded(sent: Sent, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("kind", ["non-blocking", "blocking", "per thread"])
 def test_streams_are_asked_whether_they_capture(sent: Sent, kind: str) -> None:
-    """But CUDA's legacy one, which may not even be asked while a stream captures that it would wait for."""
+    """Except CUDA's legacy stream, which must not be queried while a blocking stream captures."""
     streams = sent.cupy.cuda.Stream
     stream = streams.ptds if kind == "per thread" else streams(non_blocking=kind == "non-blocking")
     legacy = streams.from_external(SimpleNamespace(__cuda_stream__=lambda: (0, 1)))
@@ -282,7 +282,7 @@ def test_every_device_has_kernels_of_its_own(sent: Sent) -> None:
 
 @contextmanager
 def described(sent: Sent, *capabilities: str, **attributes: int) -> Iterator[None]:
-    """Let devices be of these compute capabilities, and have attributes that the emulated one has not."""
+    """Make devices report these compute capabilities and additional attributes."""
     found = sent.cupy.cuda.Device(0).attributes | attributes
     devices = [SimpleNamespace(compute_capability=number, attributes=found) for number in capabilities]
     with mock.patch.object(sent.cupy.cuda, "Device", devices.__getitem__):

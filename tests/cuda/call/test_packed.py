@@ -39,7 +39,7 @@ operators = pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 
 
 def packs(launches: list[Any]) -> list[bool]:
-    """Which launches pack weights."""
+    """Return for each launch whether it packs weights."""
     names = [launch.name if isinstance(launch, Launch) else launch.variant.name for launch in launches]
     return [name.startswith("pack_weights") for name in names]
 
@@ -55,7 +55,7 @@ def of_calls(sent: Sent) -> list[Launch]:
 
 @contextmanager
 def capture(sent: Sent) -> Iterator[None]:
-    """Let the current stream be one that captures a graph."""
+    """Make the current stream one that captures a graph."""
     stream = sent.cupy.cuda.Stream(non_blocking=True)
     with stream:
         stream.begin_capture()

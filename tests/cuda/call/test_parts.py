@@ -22,7 +22,7 @@ ATTRIBUTES = {"group": 2, "pads": [1, 0, 1, 1], "strides": [2, 1], "dilations": 
 
 
 def operands(complex_x: bool, dtype: str = "complex64") -> tuple[Any, Any, Any]:
-    """Return x, w and b of small integers, of which x or w is real."""
+    """Return x, w and b of small integers, where either x or w is real."""
     real = "float32" if dtype == "complex64" else "float64"
     shapes = (2, 4, 6, 7), (4, 2, 3, 2)
     made = [

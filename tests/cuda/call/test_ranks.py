@@ -1,4 +1,4 @@
-"""Many spatial axes on CUDA: those of one element take no part, and of others as many as parameters have room for."""
+"""Many spatial axes on CUDA: axes of one element are dropped; of the others, as many as kernels support."""
 
 from __future__ import annotations
 

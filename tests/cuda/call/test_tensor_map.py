@@ -255,13 +255,13 @@ def by_row(rows: int, pitch: int, source: str = "x", target: str = "y") -> Launc
 
 
 def plan(rows: int, pitch: int = 32) -> Plan:
-    """The rows of x, by way of its map; of x that is not aligned, without."""
+    """Return a plan that reads rows of x through a tensor map, with a fallback for unaligned x."""
     otherwise = Plan("conv", (by_row(rows, pitch),), ())
     return Plan("conv", (by_map(rows, pitch),), (), alignment=(("x", 16),), otherwise=lambda: otherwise)
 
 
 def twice(rows: int) -> Plan:
-    """By way of a copy in the workspace, between whose parts there are others."""
+    """Return a plan that copies x into the workspace first, between other buffers."""
     launches = by_row(rows, 32, "x", "x_last"), by_map(rows, 32, "x_last")
     spaces = Space("x_last", "x with its channels last", rows * 128), Space("workspace", "nothing", 100)
     return Plan("conv", launches, (), spaces)
@@ -274,7 +274,7 @@ def prepared(made: Plan, x: Any, out: Any = None) -> Prepared:
 
 @pytest.fixture(autouse=True)
 def _sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the kernels above be the only ones there are."""
+    """Make the kernels above the only ones."""
     files = {path.name: path.read_text(encoding="utf-8") for path in SOURCES}
     written = toolchain.write(tmp_path / "kernels_cu", files | {"finished.cu": FINISHED})
     monkeypatch.setattr(kernel_files, "folder", lambda: written)

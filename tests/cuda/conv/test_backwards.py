@@ -72,7 +72,7 @@ def _arrays(random: Random, dtype: str) -> tuple[Any, Any, Any, dict[str, Any]]:
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2, 3))])
 @pytest.mark.parametrize("dtype", [*dtypes.CONV_DTYPES, "tf32", "3xtf32"])
 def test_every_kernel_makes_the_same_outputs(dtype: Any, seed: int) -> None:
-    """Of the first seed's some 60 candidates every third one: all of those of others are for the thorough tests."""
+    """Normal runs check every third of about 60 candidates of the first seed; thorough tests check all."""
     random, precision = Random(f"{dtype} {seed}"), dtype if "tf32" in dtype else "ieee"
     dtype = "float32" if precision != "ieee" else dtype
     x, w, b, attributes = _arrays(random, dtype)

@@ -32,7 +32,7 @@ def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def plan(activation: Any = None, residual: tuple[int, ...] | None = None, dtype: str = "float32", **other: Any) -> Plan:
-    """The plan of a Conv with a bias, for a residual of these strides."""
+    """Return the plan of a Conv with a bias and a residual with these strides."""
     geometry = geometries.conv(SHAPES["x"], SHAPES["w"])
     steps = {role: strides(shape) for role, shape in SHAPES.items()} | other
     if residual is not None:
@@ -47,7 +47,7 @@ def finish(launch: Launch) -> dict[str, int]:
 
 
 def parts(launch: Launch) -> int:
-    """What a launch makes of its tiles: 0 where both sums and totals."""
+    """Return which part of split-K a launch computes; 0: both the partial sums and the total."""
     return int(np.frombuffer(launch.parameters, launch.variant.layout)[0]["splits"]["part"])
 
 

@@ -1,4 +1,4 @@
-"""Residuals and activations: right by definition, and bit for bit what the same steps give one after the other."""
+"""Residuals and activations: right by definition, and bit for bit equal to separate steps."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_residual_and_an_activation_alone_or_together(operator: str) -> None:
 @conv_dtypes
 @pytest.mark.parametrize("activation", ["relu", ("leaky_relu", -2), ("clip", -0.0, -0.0)], ids=str)
 def test_sums_of_zero_keep_their_bits_at_bounds_of_either_zero(operator: str, dtype: Any, activation: Any) -> None:
-    """A zero is neither below nor above a zero: -2 times it, or the other zero, would have another sign."""
+    """+0 and -0 compare equal, so a zero sum must be neither scaled by -2 nor replaced by the other zero."""
     x, w = np.zeros((1, 2, 5, 5), dtype), np.ones((2, 2, 3, 3), dtype)
     with varied_cuda(dtype, 2, 0):
         plain = getattr(gpuconv, operator)(x, w)

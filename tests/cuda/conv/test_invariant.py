@@ -1,4 +1,4 @@
-"""Plans whose bits do not depend on the batch: one order of sums for a layer, whatever else differs between calls."""
+"""Plans of invariant="batch": one summation order per layer, whatever else differs between calls."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_arrays_are_copied_where_no_kernel_takes_them_as_they_lie() -> None:
     [(contiguous, "64x256_rows", "channels_last"), (channels_last, "64x256_patches_direct", "copy")],
 )
 def test_other_addresses_change_the_kernel_and_not_the_order(order: Any, kernel: str, also: str) -> None:
-    """A kernel of that order takes a channels-last copy of x; where none does, x is copied as it is."""
+    """A kernel of that order uses a channels-last copy of x; if none does, x is copied unchanged."""
     with offers.picking(lambda candidates: next(one for one in candidates if one.name.endswith(kernel))):
         plan = planned("many pixels", 8, order=order)
     assert "x" in dict(plan.alignment)
@@ -135,7 +135,7 @@ def test_other_addresses_change_the_kernel_and_not_the_order(order: Any, kernel:
 
 
 def test_a_batch_comes_in_halves_where_its_arrays_need_longer_indices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 600 images: 150 at a time, since 195 of 25088 elements each are within the limit, and so are the weights."""
+    """600 images are split to 150: 195 images of 25088 elements would be within the limit, as are the weights."""
     name, image = "few pixels, many channels", 512 * 7 * 7
     alone = planned(name, 1)
     monkeypatch.setattr(params, "INDEX_LIMIT", 195 * image + 1000)

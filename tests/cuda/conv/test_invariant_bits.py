@@ -1,7 +1,7 @@
-"""Bits of an image that do not depend on the images beside it, in the emulator.
+"""Bits of an image that do not depend on the other images of the batch, in the emulator.
 
-Operands are of many magnitudes, so that every other order of sums makes other bits. Each instruction and shape of the
-emulated tensor cores adds in an order of its own, so that only what is equal by construction is equal.
+Operands have many magnitudes, so that any other order of summation gives other bits. Each instruction and shape of the
+emulated tensor cores sums in an order of its own, so that results are equal only by construction.
 """
 
 from __future__ import annotations
@@ -102,9 +102,10 @@ LAYERS = (
 def differences(
     layer: Layer, images: int, seed: int = 0, architecture: str = "sm_90a", spoilt: bool = False
 ) -> list[int]:
-    """Return the images whose results have other bits alone than among the others: of all, or of three where many are.
+    """Return the images whose results differ from those of a batch of one: of all images, or of three for large
+    batches.
 
-    One of them can be ``spoilt`` by numbers that are not finite.
+    With ``spoilt``, a random one of these images has non-finite values.
     """
     random = Random(f"{layer} {images} {seed}")
     x, w, b = layer.operands(images, seed)
@@ -134,7 +135,7 @@ def test_an_image_has_the_same_bits_alone(layer: Layer, images: int) -> None:
 
 @pytest.mark.parametrize("limit", [6000, 2**31 - 1])
 def test_images_in_parts_have_the_same_bits(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    """Of 2304 outputs each, two at a time are within the smaller limit; with packed weights, and a residual."""
+    """Images have 2304 outputs each, so the smaller limit allows two at a time; with packed weights and a residual."""
     layer = Layer("conv", (8, 12, 12), (16, 8, 3, 3), {"pads": [1, 1, 1, 1]})
     x, w, b = layer.operands(5)
     residual = layer.operands(10, seed=1)[0].reshape(5, 16, 12, 12)
@@ -177,7 +178,7 @@ def result(layer: Layer, x: Any, w: Any, b: Any, **more: Any) -> Any:
 
 
 def _calls() -> Iterator[tuple[Problem, str, str]]:
-    """Yield the small problems of all kernels, each type on the classes in turn; wgmma has sm_90a alone."""
+    """Yield the small problems of all kernels, each dtype on the architectures in rotation; wgmma only on sm_90a."""
     for number, problem in enumerate((*PROBLEMS, *DEPTHWISE, *TENSOR)):
         for dtype in small_shapes._dtypes_of(problem) if problem.w else ():
             yield problem, dtype, "sm_90a" if "precision" in problem.attributes else CLASSES[number % len(CLASSES)]
@@ -188,9 +189,9 @@ def _calls() -> Iterator[tuple[Problem, str, str]]:
 def test_candidates_that_name_the_same_order_make_the_same_bits(
     problem: Problem, dtype: str, architecture: str
 ) -> None:
-    """Of every small problem: those that an invariant call may take, three images at once.
+    """All candidates of every small problem that an invariant call may pick, with three images.
 
-    A candidate whose sums of segments need too much memory has its images in parts, which keep to its order.
+    A candidate whose partial sums need too much memory computes the images in parts, in the same order.
     """
     layer = Layer(problem.operator, problem.x[1:], problem.w, problem.attributes, dtype)
     x, w, b = layer.operands(3)

@@ -1,4 +1,4 @@
-"""What planners count of a correlation, by hand."""
+"""Quantities that planners derive from a correlation problem, by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What planners take for whole vectors of neighbours: each axis of several elements counts, and no other."""
+"""When planners consider contiguous elements whole vectors: only axes of several elements count."""
 
 from __future__ import annotations
 

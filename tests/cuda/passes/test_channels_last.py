@@ -1,4 +1,4 @@
-"""What the copy of x with channels last is launched with: rules of its kernel for many planes, and some by hand."""
+"""Launches of the pass that moves channels last: general rules for many shapes, and some by hand."""
 
 from __future__ import annotations
 

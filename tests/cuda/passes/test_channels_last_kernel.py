@@ -1,4 +1,4 @@
-"""The copy of x with channels last: every way to read, every layout, what it costs."""
+"""The pass that moves channels last: every way to read, every layout, and its memory traffic."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ SLOTS = 0.8  # of the instructions that multiprocessors can issue while memory d
 @over_copies
 @pytest.mark.parametrize(("shape", "most"), LAYERS, ids=str)
 def test_it_moves_little_more_than_a_copy(dtype: Any, precision: str, shape: tuple[int, ...], most: float) -> None:
-    """So that memory alone can keep it waiting: at 1 / 1.1 = 0.91 of a copy's bandwidth or more."""
+    """So that it reaches at least 1 / 1.1 = 0.91 of a copy's bandwidth."""
     x = np.zeros(shape, dtype)
     filled = passes.filled_up(shape[1], dtype, precision == "3xtf32")
     found, emulated = passes.copy(x, 1, filled, precision, counters=True)

@@ -1,4 +1,4 @@
-"""What copies from one array's strides into another's are launched with: by hand, neighbours of the target in a row."""
+"""Launches of strided copies, by hand; adjacent threads write adjacent elements."""
 
 from __future__ import annotations
 

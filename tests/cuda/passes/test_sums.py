@@ -1,4 +1,4 @@
-"""What sums over all but the channels, and sums of parts, are launched with: counts by hand, widths of indices."""
+"""Launches of sums over all axes but the channels, and of partial sums: counts by hand, index widths."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def planned(x: Ints, x_strides: Ints | None = None, y_stride: int = 1, dtype: st
         ((2, 8, 8, 8), (512, 1, 64, 8), 1, 2, 64),
         ((2, 8, 8, 9), (576, 1, 72, 8), 1, 3, 48),
         ((2, 33, 4, 8), (1056, 1, 264, 33), 2, 1, 64),
-        ((1, 7, 1, 1), None, 7, 1, 1),  # of one element, channels beside each other are no rows
+        ((1, 7, 1, 1), None, 7, 1, 1),  # one element: contiguous channels are not rows
         ((3, 1, 5), (5, 1, 1), 1, 1, 15),
         ((0, 3, 5), None, 3, 1, 0),
         ((4, 3, 0, 2**40), (2**60, 2**60, 2**60, 2**60), 3, 1, 0),  # nothing, however far apart
@@ -66,7 +66,7 @@ def test_blocks_for_every_multiprocessor_with_enough_for_each_thread(
         ((1, 2, 5), (0, INDEX_LIMIT - 5, 1), 1, (False, False)),
         ((1, 2, 5), (0, INDEX_LIMIT - 4, 1), 1, (True, False)),
         ((1, INDEX_LIMIT - 1, 1), (0, 0, 0), 0, (False, False)),
-        ((1, INDEX_LIMIT, 1), (0, 0, 0), 0, (True, True)),  # so many channels are so many results
+        ((1, INDEX_LIMIT, 1), (0, 0, 0), 0, (True, True)),  # one result per channel
         ((1, 1, INDEX_LIMIT - 1), (0, 0, 0), 1, (False, False)),
         ((1, 1, INDEX_LIMIT), (0, 0, 0), 1, (True, False)),  # elements that all lie in one place
         ((1, 2, 5), (0, 5, 1), INDEX_LIMIT - 1, (False, False)),

@@ -1,6 +1,6 @@
-"""Where the families of kernels stop: at the shared memory, the blocks and the indices that there are, and not before.
+"""Limits of the kernel families: shared memory, blocks and index widths, each exactly at its border.
 
-The problems are those of the specimens, where arrays lie as they do there, and some for wgmma.
+The problems are those of the specimens, with arrays in the same layouts, and some for wgmma.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def lying(shape: Ints, layout: str) -> Ints:
 
 
 def problem_of(one: Forward, far: str = "", step: int = 0) -> Any:
-    """The problem as planners see it; images of the array x or y may lie so far apart."""
+    """Return the planner's problem; ``step`` sets the distance between images of array ``far``."""
     p, dtype = one.problem, one.dtype.name
     shapes = [p.x_shape, *([] if p.w_shape is None else [p.w_shape])]
     geometry: Any = getattr(geometries, p.operator)(*shapes, **p.attributes)
@@ -75,7 +75,7 @@ def problem_of(one: Forward, far: str = "", step: int = 0) -> Any:
 
 
 def of_families() -> dict[ModuleType, list[Forward]]:
-    """Those with 32-bit indices, by the family that has their kernel."""
+    """Return the specimens with 32-bit indices, by the family of their kernel."""
     found: dict[ModuleType, list[Forward]] = {}
     for family in (*conv_families.FAMILIES, *pool_families.FAMILIES):
         if family is planes:  # which counts offsets of images in 64 bits, and has no shared memory
@@ -100,7 +100,7 @@ def planned(family: Any, one: Forward, limits: Limits = HOPPER, problem: Any = N
 
 # ---------------------------------------------------------------- shared memory
 
-# Kernels that every device has room for ask nothing: blocks of weights of 24 KiB at most.
+# Kernels without a check of shared memory: at most 24 KiB, which every device has.
 WITHOUT = (few, transpose, general, vectors, pool_channels, pool_axis)
 UNASKED = "conv_few_"
 
@@ -123,7 +123,7 @@ def test_a_block_may_have_all_shared_memory_that_there_is_and_no_more(family: Mo
 
 @pytest.mark.parametrize("family", [stem, interleaved], ids=["stem", "interleaved"])
 def test_some_families_want_two_blocks_on_a_multiprocessor(family: ModuleType) -> None:
-    """Of each the system takes 1 KiB."""
+    """The system reserves 1 KiB per block."""
     for one in FAMILIES[family]:
         launch = planned(family, one)
         assert launch is not None
@@ -147,7 +147,7 @@ def most_blocks(count: int) -> Iterator[None]:
 
 
 def blocks(family: ModuleType, one: Forward, launch: Launch) -> int:
-    """As many as the family counts: those of the launch, or where it joins some, as they are before that."""
+    """Return the number of blocks as the family counts them, before blocks are merged."""
     x = one.problem.x_shape
     if family is pool_channels:  # each thread makes one output of a vector of channels
         y = getattr(geometries, one.problem.operator)(x, **one.problem.attributes).y_shape
@@ -188,7 +188,7 @@ TO_SPACE = ("conv_transpose_depth_to_space", "conv_transpose_matrix", "conv_tran
 @families
 @pytest.mark.parametrize("array", ["x", "y"])
 def test_32_bits_are_enough_up_to_their_border(family: ModuleType, array: str) -> None:
-    """Images lie so far apart that the last offset is below the border by less than a thousandth, or beyond it."""
+    """Images are spaced so that the last offset is just below the border, by less than a thousandth, or beyond it."""
     tried = [one for one in FAMILIES[family] if one.problem.x_shape[0] > 1 and planned(family, one) is not None]
     assert tried
     for one in tried:

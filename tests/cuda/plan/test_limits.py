@@ -1,4 +1,4 @@
-"""What devices can do, by their datasheets and the CUDA programming guide; which inputs an operator must read."""
+"""Limits of devices by datasheets and the CUDA programming guide; and the inputs that an operator must read."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_memory_that_is_known_is_modelled_as_it_is() -> None:
 
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 def test_the_floor_counts_inputs_that_meet_an_output(operator: str) -> None:
-    """Beside trying every input, output and tap of one axis."""
+    """Compared with trying every input, output and tap of one axis."""
     for n, k, s, d, begin, end in product((1, 4, 7), (1, 2, 3), (1, 2, 4), (1, 3), (0, 1, 2), (0, 2)):
         attributes: dict[str, Any] = {"strides": [s], "dilations": [d], "pads": [begin, end]}
         reach = (k - 1) * d + 1
@@ -87,7 +87,7 @@ def test_the_floor_counts_inputs_that_meet_an_output(operator: str) -> None:
 
 @pytest.mark.parametrize(("outputs", "met"), [(500_000, 1_000_000), (500_001, 1_500_003)])
 def test_inputs_of_a_million_outputs_and_taps_are_counted_and_of_more_taken_for_met(outputs: int, met: int) -> None:
-    """Of every three inputs two are met."""
+    """Two of every three inputs are read."""
     geometry = geometries.conv((1, 1, 3 * outputs), (1, 1, 2), strides=[3])
     assert geometry.y_shape == (1, 1, outputs)
     assert floor._met(geometry, 0) == met
@@ -97,7 +97,7 @@ def test_inputs_of_a_million_outputs_and_taps_are_counted_and_of_more_taken_for_
 def test_inputs_of_a_transposed_conv_are_counted_up_to_the_same(
     pairs: int, met: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of four inputs the padding cuts the outputs of two off."""
+    """Padding crops all outputs of two of the four inputs."""
     monkeypatch.setattr(floor, "_MOST_PAIRS", pairs)
     geometry = geometries.conv_transpose((1, 1, 4), (1, 1, 2), strides=[2], pads=[2, 2])
     assert geometry.y_shape == (1, 1, 4)

@@ -1,4 +1,4 @@
-"""Numbers that are rounded up, beside trying."""
+"""Rounding helpers, compared with trying."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_numbers_are_rounded_up_to_whole_units() -> None:
 
 
 def test_a_pitch_leads_to_the_wanted_bank_or_stays() -> None:
-    """Of the numbers from the least one on the first whose multiple is congruent, where there is any."""
+    """The first number >= ``least`` whose multiple is congruent, or ``least`` if there is none."""
     for least, times, bank in product((0, 10, 22, 592), (1, 2, 3, 4), range(8)):
         leading = [pitch for pitch in range(least, least + 8) if pitch * times % 8 == bank]
         assert numbers.congruent(least, times, bank, 8) == (leading or [least])[0]

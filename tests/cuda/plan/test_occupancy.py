@@ -1,4 +1,4 @@
-"""The model of tensor cores where a multiprocessor's schedulers have few warps; professional cards, tcgen05."""
+"""The tensor-core model with few warps per scheduler; professional cards; tcgen05."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def seconds(blocks: int, residence: model.Residence | None, others: int = 0) -> 
 
 
 def test_products_take_longer_where_a_scheduler_has_one_warp() -> None:
-    """108 multiprocessors; a block takes 2^20 / (0.6 x 1024) cycles of 1.41 GHz, alone 1.4 times as many."""
+    """108 multiprocessors; a block takes 2^20 / (0.6 x 1024) cycles at 1.41 GHz, 1.4 times as long if it is the only
+    one."""
     block = 2**20 / (0.6 * 1024) / 1.41e9
     two = model.Residence(warps=4, blocks=2)
     for blocks, others, expected in (
@@ -71,7 +72,7 @@ def test_professional_cards_add_up_in_float32_at_the_whole_rate(
 
 
 def test_mma_is_as_fast_on_a_multiprocessor_of_a_b200_as_on_one_of_an_h200() -> None:
-    """It reaches less than the half that tcgen05 does of its peak; other architectures have no other instruction."""
+    """mma.sync runs at the same rate per multiprocessor; the peak of a B200, more than twice as high, needs tcgen05."""
     cycles = {}
     for architecture in ("sm_80", "sm_90a", "sm_100a", "sm_103a"):
         device = limits.nearest(architecture)

@@ -1,4 +1,4 @@
-"""tune(): every candidate is measured, the quickest taken from then on; with kernels that do nothing, and emulated."""
+"""tune() measures every candidate, and later calls use the fastest; with idle kernels and in the emulator."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_other_calls_are_chosen_by_the_model_still(sent: Sent) -> None:
 
 
 def test_a_measured_order_holds_for_every_batch(sent: Sent) -> None:
-    """Of idle kernels that all take the same time, the one that takes less, which is of another order."""
+    """All idle kernels take the same time except one of another summation order, which then is used."""
     x, w = arrays(sent)
     times = gpuconv.tune("conv", x, w, invariant="batch")
     best = next(iter(times))
@@ -294,7 +294,7 @@ def _without(roles: Mapping[str, str], role: str) -> dict[str, str]:
 
 
 def without(role: str, family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a family's kernels find another array of a call at address 0, as if there were none."""
+    """Bind an array of a family's kernels to address 0, as if it were missing."""
     real = family.offers
 
     def changed(candidate: Candidate) -> Any:
@@ -377,7 +377,7 @@ def test_sums_of_whole_numbers_are_exact_however_they_are_ordered(dtype: str, pr
     exact = sum(int(a) * int(b) for a, b in zip(x, w, strict=True))
     products = x * w
     for order in (products, products[::-1], np.random.default_rng(2).permutation(products)):
-        assert int(np.cumsum(order)[-1]) == exact  # one after the other, in the dtype itself
+        assert int(np.cumsum(order)[-1]) == exact  # summed sequentially, in the dtype itself
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def names(plan: Plan) -> list[str]:
 
 @pytest.fixture
 def own_launches_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this family pool rows and slices, too, wherever it can."""
+    """Make this family also pool rows and slices wherever it can."""
     monkeypatch.setattr(plan_offers, "quickest", lambda found: found[-1])
 
 
@@ -168,7 +168,7 @@ def test_the_structs_of_both_launches(own_launches_alone: None) -> None:
 
 
 def test_windows_that_begin_inside_x_and_other_strides() -> None:
-    """Elements of the other axes are a window's only ones, the first of them behind the beginning of x."""
+    """Windows have one element along the other axes, the first of them after the start of x."""
     attributes: dict[str, Any] = {"kernel_shape": [5, 2, 1], "strides": [1, 2, 3], "dilations": [1, 9, 1]}
     one = problem((1, 3, 9, 8, 10), "float32", last=False, pads=[0, 8, 0, 0, 0, 0], **attributes)
     assert [(each.taps, each.pad) for each in one.axes] == [(5, 0), (1, -1), (1, 0)]
@@ -251,7 +251,7 @@ def test_all_axes_give_the_bits_of_the_definition(
 @pytest.mark.kernels("pool/axis.cu")
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 def test_the_first_of_equal_elements_has_the_index_wherever_they_are(own_launches_alone: None, dtype: str) -> None:
-    """A pair of them in each place of a window, the second behind, below or beside the first."""
+    """Two equal maxima in each place of a window, the second after the first along each axis."""
     for first, second in (
         ((0, 1, 1), (1, 0, 0)),
         ((1, 0, 1), (1, 1, 0)),

@@ -1,4 +1,4 @@
-"""The model of time of pools: few blocks cannot read much at a time, and threads wait for memory."""
+"""The cost model of pools: few blocks cannot saturate memory, and threads wait for its latency."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_what_is_chosen_keeps_the_device_busy(kind: str) -> None:
 def test_a_global_maximum_of_few_channels_has_a_block_for_each(
     kind: str, dtype: str, last: bool, architecture: str
 ) -> None:
-    """One block would have 64 threads, each of which adds 12,544 elements: a millisecond, not half a microsecond."""
+    """A single block would have 64 threads with 12,544 elements each: a millisecond instead of half a microsecond."""
     limits = representative(architecture).limits
     found, _ = candidates(kind, dtype, (1, 64, 112, 112), (112, 112), (1, 1), last, limits)
     best = offers.quickest(found)
@@ -128,7 +128,7 @@ def test_a_global_maximum_of_few_channels_has_a_block_for_each(
 
 
 def test_the_busiest_multiprocessor_by_hand() -> None:
-    """Of 132 multiprocessors at 1.98 GHz; 4.8 TB/s of memory, of which 85 % count; 30 bytes a clock of the L2 cache."""
+    """132 multiprocessors at 1.98 GHz; 85 % of 4.8 TB/s of memory; 30 bytes per clock from the L2 cache."""
     # 64 blocks of 8 warps: the bytes of one, 25,088, take 25,088 / 30 clocks; a trip 0.6 us, seven 4.2.
     blocks = model.Blocks(64, 8, 1000.0, trips=7.0, resident=4)
     memory = 64 * 25_088 / (0.85 * 4.8e12)
@@ -150,12 +150,12 @@ def test_warps_hide_each_others_waits() -> None:
     assert model.streaming(replace_in(one, number=8 * 132, resident=8), 132, HOPPER) == pytest.approx(
         8e6 / 1.98e9, rel=1e-2
     )
-    # A thread alone issues one every other clock, whatever others do.
+    # One thread issues an instruction every other clock, whatever other threads do.
     assert model.streaming(replace_in(eight, longest=4e6), 132, HOPPER) == pytest.approx(8e6 / 1.98e9, rel=1e-2)
 
 
 def test_blocks_wait_in_turns() -> None:
-    """264 blocks of 132 multiprocessors with room for one wait twice as long as with room for two."""
+    """264 blocks on 132 multiprocessors, one resident block each, wait twice as long as with two."""
     many = model.Blocks(264, 8, 0.0, trips=5.0, resident=1)
     assert model.streaming(many, 264, HOPPER) == pytest.approx(6e-6, rel=1e-2)
     assert model.streaming(replace_in(many, resident=2), 264, HOPPER) == pytest.approx(3e-6, rel=1e-2)

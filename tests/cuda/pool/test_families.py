@@ -1,4 +1,4 @@
-"""What a MaxPool launch on a GPU is given: structs by hand, index widths at their borders, grids, refusals."""
+"""Launches of MaxPool on a GPU: structs by hand, limits of index widths, grids, refusals."""
 
 from __future__ import annotations
 

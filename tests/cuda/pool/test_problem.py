@@ -1,4 +1,4 @@
-"""What every family of MaxPool's kernels looks at: axes cut to what exists, rows, planes that follow each other."""
+"""The problem that all MaxPool families share: dropped and merged axes, rows, contiguous planes."""
 
 from __future__ import annotations
 

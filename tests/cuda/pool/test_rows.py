@@ -1,4 +1,4 @@
-"""Which of MaxPool's kernels a problem gets, and what those for rows of neighbours are launched with."""
+"""Which MaxPool kernel a problem gets, and the launches of the row kernels."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def test_channels_that_are_no_whole_vectors_are_taken_one_by_one(
     [(32, 0, False, True), (33, 0, False, False), (34, 0, True, True), (32, 2, False, False), (32, 1, True, False)],
 )
 def test_a_plan_says_why_it_takes_channels_one_by_one(count: int, more: int, indices: bool, whole: bool) -> None:
-    """Pixels may lie further apart than their channels need."""
+    """Pixels may be further apart than their channels need."""
     problem = made((2, count, 12, 12), last=True, indices=indices, kernel_shape=[3, 3])
     step = count + more
     problem = replace(problem, x_strides=(144 * step, 1, 12 * step, step))

@@ -1,4 +1,4 @@
-"""What MaxUnpool and the check of Indices launch: kernels for the number of axes, and structs by hand."""
+"""Launches of MaxUnpool and of the check of Indices: kernels by number of axes, and structs by hand."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_indices_within_planes_number_those_of_the_result() -> None:
 
 
 def checked(apart: Ints, x: Ints = (2, 3, 9, 11), **attributes: Any) -> Plan:
-    """The check of Indices of windows of 2 x 3, of the given strides in memory where they are not contiguous."""
+    """Return the plan of the check of Indices for 2 x 3 windows, with these strides if not contiguous."""
     window = {"kernel_shape": [2, 3], "strides": [2, 1], "dilations": [3, 1], "pads": [1, 0, 0, 2], **attributes}
     windows = geometries.max_pool(x, **window).index_windows
     return unpool_plan.for_check(windows, apart or contiguous_strides(windows.shape), LIMITS)

@@ -1,4 +1,4 @@
-"""Which tiles the gradients of weights get, how pixels are dealt to parts, and what the compiler makes of the tiles."""
+"""Tiles of weight gradients, how pixels are divided among splits, and the SASS of the tiles."""
 
 from __future__ import annotations
 
@@ -167,11 +167,11 @@ def test_usual_layers_get_tensor_cores(dtype: str, precision: str, last: bool) -
         assert not last or c == 3 or best.name.endswith("_channels")
 
 
-# ---------------------------------------------------------------- what the compiler makes of them
+# ---------------------------------------------------------------- SASS
 
 
 def copies(size: int, tile: WeightGradTile, rows: bool) -> Counter[str]:
-    """Of one slice: 16 bytes at once, or elements of x one by one."""
+    """Return the copy instructions for one slice: 16 bytes at a time, or single elements of x."""
     of_x, of_dy = (block * tile.block_k // tile.threads for block in (tile.block_n, tile.block_m))
     if rows or tile.gather == "channels":
         return Counter(LDGSTS=(of_x + of_dy) * size // 16)
@@ -211,7 +211,7 @@ def test_the_plan_knows_how_many_instructions_go_with_a_multiplication(
 
 
 def weights_of(**more: Any) -> Any:
-    """One tap: x (2, 24, 5, 6, 8) and dy (2, 16, 5, 6, 8) in two groups, of which pixels follow each other."""
+    """Return a problem with one tap: x (2, 24, 5, 6, 8) and dy (2, 16, 5, 6, 8) in two groups of contiguous pixels."""
     found: dict[str, Any] = {
         "x_shape": (2, 24, 5, 6, 8), "y_shape": (2, 16, 5, 6, 8), "w_shape": (16, 12, 1, 1, 1),
         "kernel_shape": (1, 1, 1), "pads_begin": (0, 0, 0), "strides": (1, 1, 1), "group": 2,

@@ -48,7 +48,7 @@ def test_parts_of_complex_numbers_are_not_for_it() -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize(("k", "stride"), [(3, 1), (3, 2), (5, 1), (5, 2), (7, 1), (7, 2)])
 def test_depthwise_layers_go_down_rows(k: int, stride: int, dtype: str, layout: str) -> None:
-    """But for NCHW of stride 2 and few taps, where rows are no better: every tile of taps reads all lines of x."""
+    """Except NCHW with stride 2 and few taps, where rows have no advantage: each tile of taps reads all lines of x."""
     for filters in (1, 2):
         shapes = (32, 144, 56, 56), (144 * filters, 1, k, k)
         problem = weight_grad(*shapes, dtype, layout, strides=[stride] * 2, pads=[k // 2] * 4, group=144)
@@ -96,7 +96,8 @@ def made_at_random() -> list[tuple[RowTile, Problem]]:
 
 
 def numbers(tiles: int, apart: int, made: int) -> list[int]:
-    """What so many tiles have, each of so many that are so far apart, as the kernel numbers them."""
+    """Return the numbers of all outputs of ``tiles`` tiles, each with ``made`` outputs ``apart`` apart, as in the
+    kernel."""
     tile = np.arange(tiles)[:, None]
     found: list[int] = (tile // apart * apart * made + tile % apart + np.arange(made) * apart).ravel().tolist()
     return found
@@ -133,7 +134,7 @@ def test_parts_have_all_walks_and_each_has_some() -> None:
         assert tile.seconds(LIMITS) > 0
 
 
-# ---------------------------------------------------------------- what the compiler makes of it
+# ---------------------------------------------------------------- SASS
 
 
 @machine_code.of_kernels("weight_grad/rows.cu")
@@ -208,7 +209,7 @@ def test_random_problems_of_every_form(form: RowForm, dtype: Any) -> None:
 @pytest.mark.parametrize("layout", ["contiguous", "channels last"])
 @over_forms
 def test_padding_takes_no_part(form: RowForm, layout: str) -> None:
-    """An infinite gradient beside the padding, and an infinite input that no window meets there, add nothing."""
+    """An infinite gradient next to the padding, and an infinite input that no window covers there, add nothing."""
     attributes = {"group": 3, "pads": [2, 1, 1, 3], "strides": [2, 1], "dilations": [1, 2]}
     problem = Problem("conv", (2, 3, 8, 10), (3, 1, 3, 4), None, attributes)
     x = np.ones(problem.x_shape, np.float32)

@@ -348,7 +348,7 @@ def _listed(trees: list[Any]) -> tuple[dict[str, list[Any]], list[tuple[int, int
 
 
 def _leaf(lists: dict[str, list[Any]], tree: int, row: Any) -> tuple[int, int]:
-    """Return (tree, node) of the leaf that a row of features comes to."""
+    """Return (tree, node) of the leaf that a row of features reaches."""
     index = {pair: at for at, pair in enumerate(zip(lists["nodes_treeids"], lists["nodes_nodeids"], strict=True))}
     node = 0
     while lists["nodes_modes"][at := index[tree, node]] != "LEAF":

@@ -22,7 +22,7 @@ from tests.onnx.sweep.drawing import CLOSE, MAKERS, Draw, Trial, is_float, span
 
 @dataclass
 class Tally:
-    """What came of the random nodes of one operator."""
+    """Counts of the results of one operator's random nodes."""
 
     domain: str
     op_type: str

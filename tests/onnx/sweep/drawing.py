@@ -110,7 +110,7 @@ class Draw:
         return self.rng.choice(np.array(words, object), shape)
 
     def given(self, **attributes: Any) -> dict[str, Any]:
-        """Return some of these attributes, at random; the others are left to their defaults."""
+        """Return a random subset of these attributes; the others keep their defaults."""
         return {name: value for name, value in attributes.items() if self.maybe(0.7)}
 
 
@@ -135,12 +135,12 @@ def dtype(name: Any) -> Any:
 
 
 def is_float(kind: Any) -> bool:
-    """Tell whether a type is of floating-point numbers."""
+    """Return whether a type is a floating-point type."""
     return bool(np.dtype(kind).kind == "f" or np.dtype(kind).name == "bfloat16")
 
 
 def wide(array: Any) -> Any:
-    """Return floating-point numbers as float64, everything else as it is."""
+    """Return floating-point numbers as float64, other types unchanged."""
     return array.astype(np.float64) if is_float(array.dtype) else array
 
 

@@ -1,4 +1,4 @@
-"""Mutation testing of the geometry: the questions have right answers, and mutants of every part are noticed."""
+"""Mutation testing of the geometry: expected answers are right, and mutants of every part are noticed."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ def test_the_list_of_equivalent_mutants_names_lines_of_the_kernels() -> None:
 
 @pytest.mark.emulator
 def test_more_traffic_than_the_kernel_has_is_noticed() -> None:
-    """Vectors of channels are written one element after the other: the result is the same."""
+    """Vectors of channels are written element by element: the result is the same."""
     family, number = "pool/channels.cu", 2
     right = ptx_problems.right(family, ptx_problems.trials(family)[number])
     kernel = "max_pool_float32_3d_channels"
@@ -290,7 +290,7 @@ def test_more_traffic_than_the_kernel_has_is_noticed() -> None:
 
 @pytest.mark.emulator
 def test_a_kernel_that_does_not_wait_for_the_one_before_is_noticed() -> None:
-    """The product behind a launch that packs its weights: that one comes first, and waits for nothing that matters."""
+    """In the product after a launch that packs its weights; the packing comes first, so its own wait has no effect."""
     family, number = "conv/gemm/conv.cu", 0
     trial = ptx.problem(family, number, overlaps=True)
     right = ptx_problems.right(family, trial)

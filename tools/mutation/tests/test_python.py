@@ -189,7 +189,7 @@ def judged_by(change: str) -> dict[str, set[int]]:
 
 
 def test_a_mutant_of_a_function_is_judged_by_its_own_lines() -> None:
-    """A changed condition by its lines alone, a changed number of a long expression by its line and the statement's."""
+    """A changed condition by its line, a changed number of a long expression by its line and the statement's."""
     assert judged_by("if times > self.rows:  ->  if times >= self.rows:") == {"tile.py": {8, 9}}
     assert judged_by("if times > self.rows:  ->  if False:") == {"tile.py": {8}}
     assert judged_by("(times + 5)  ->  return TABLE['a'][0] * (times + 6)") == {"tile.py": {11, 13}}

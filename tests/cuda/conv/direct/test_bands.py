@@ -104,7 +104,7 @@ def tiles(view: BandView, form: BandForm, limits: Limits) -> list[BandTile]:
 def test_every_kind_of_tile_makes_the_same(
     operator: str, x_shape: Any, w_shape: Any, more: dict[str, Any], layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads of one job and of several, of other channels, few and many rounds: whatever the model would choose."""
+    """Threads with one job and with several, of other channels, with few and many rounds: any choice of the model."""
     random, numbers = Random(5), np.random.default_rng(0)
     x, w = (numbers.integers(-3, 4, shape).astype("float32") for shape in (x_shape, w_shape))
     b = numbers.integers(-3, 4, w_shape[0 if operator == "conv" else 1]).astype("float32")

@@ -121,7 +121,7 @@ def test_shared_memory_has_room_for_the_weights_that_are_staged() -> None:
 
 
 def test_outputs_of_a_thread_share_the_inputs_of_dilated_taps() -> None:
-    """Row r and tap kh meet the input that row 0 and tap kh + r * advance would meet."""
+    """Row r and tap kh read the same input as row 0 and tap kh + r * advance."""
     for view, tile in tiles():
         assert tile.apart[0] * view.column_strides[1] == tile.advance * view.dilations[1]
         if tile.form[0]:
@@ -136,7 +136,7 @@ def test_outputs_of_a_thread_share_the_inputs_of_dilated_taps() -> None:
 @pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_channels_one_by_one_have_the_bits_of_whole_vectors(form: tuple[int, int, int], dtype: Any) -> None:
-    """Of 24 channels in pixels of 24 and of 25 elements, and of the first 21 of them."""
+    """24 channels in pixels of 24 and of 25 elements, and the first 21 channels."""
     x, w = values("nonfinite", 0, (2, 24, 9, 21), dtype), values("normal", 1, (24, 1, 3, 4), dtype)
     attributes = {"strides": [1, form[0] or 3], "pads": [1, 2, 0, 1]}
     results = []

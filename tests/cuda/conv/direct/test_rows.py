@@ -1,4 +1,4 @@
-"""What the direct sum takes, in which form, how its blocks cover the outputs and lie in shared memory."""
+"""Direct convolution by rows: accepted problems, forms, coverage of the outputs, and layout in shared memory."""
 
 from __future__ import annotations
 
@@ -166,9 +166,9 @@ def test_blocks_cover_all_outputs_and_hold_no_more_threads_than_there_are() -> N
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.stride], ids=direct_forms.title)
 def test_threads_side_by_side_read_from_other_banks(form: RowForm) -> None:
-    """Eight neighbours read 16 bytes each of the 128 that all banks give, wherever a row or a channel ends.
+    """Eight adjacent threads read 16 bytes each, all 128 bytes of the banks, wherever a row or channel ends.
 
-    Of phases in a number that is neither odd nor a power of two some meet in one bank, and so do rows of odd lengths.
+    Exceptions are numbers of phases that are neither odd nor a power of two, and rows of odd length.
     """
     mine = [tile for tile in some_tiles() if tile.form == form and tile.filter_tiles == 1 and tile.threads[0] == 1]
     for tile in (tile for tile in mine if tile.groups == 1 or tile.step == 1):
@@ -250,7 +250,7 @@ WORK = conv_of(
 
 
 def form(kernel: int, stride: int) -> RowForm:
-    """The form of one filter for a plane of so many taps, and so far apart; 0 is any."""
+    """Return the form with one filter for this kernel size and stride; 0 means any."""
     return next(one for one in FORMS if (one.filters, one.line, one.kernel, one.stride) == (1, False, kernel, stride))
 
 

@@ -66,7 +66,7 @@ def test_conv_transpose_of_stride_1(form: RowForm, dilations: tuple[int, int], d
 )
 @pytest.mark.parametrize("form", [form for form in FORMS if form.stride == 1 and not form.line], ids=direct_forms.title)
 def test_dilations(form: RowForm, strides: Ints, dilations: Ints, pads: Ints, dtype: Any) -> None:
-    """Two filters a group, or as many as a thread makes and more; a bias, a residual and an activation."""
+    """Two filters per group, or more than a thread computes; with bias, residual and activation."""
     _, w_shape, attributes = direct_forms.usual(form)
     group, (_, channels, *kernel) = attributes["group"], w_shape
     reach = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]

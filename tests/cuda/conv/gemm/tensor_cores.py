@@ -1,4 +1,4 @@
-"""What tensor cores multiply, and the bound that their results keep."""
+"""Operands for tensor-core kernels, and the error bound of their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums over a copy whose channels are filled up to whole vectors: exact, and chosen where that pays."""
+"""Convolution over a copy with channels padded to whole vectors: exact, and chosen where it pays off."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _pick(seed: int) -> Any:
 
 
 def _arrays(random: Random, shapes: Sequence[tuple[int, ...]], dtype: Any, seed: int) -> list[Any]:
-    """Small integers, of which some are infinite or NaN now and then, in one of several layouts."""
+    """Return small integers in a random layout, sometimes with infinities or NaN."""
     odd, last = random.random() < 0.3, random.random() < 0.5
     kinds = ["nonfinite" if odd and random.random() < 0.5 else "integers" for _ in shapes]
     arrays = [
@@ -61,7 +61,7 @@ def _arrays(random: Random, shapes: Sequence[tuple[int, ...]], dtype: Any, seed:
 
 
 def _sums(random: Random, odd: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
-    """Shapes of x and w of a Conv without whole vectors of channels, and attributes."""
+    """Return shapes of x and w of a Conv whose channels are not whole vectors, and attributes."""
     group, rank = random.choice((1, 1, 2)), random.choice((1, 2, 2, 3))
     channels = random.choice(odd)
     kernel = [random.choice((1, 2, 3)) for _ in range(rank)]

@@ -1,4 +1,4 @@
-"""What Conv and ConvTranspose launch on a GPU: structs by hand, tiles, index widths at their borders, refusals."""
+"""Launches of Conv and ConvTranspose by FFMA: structs by hand, tiles, limits of index widths, refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ general = pytest.mark.usefixtures("general_kernels")
 
 @pytest.fixture(autouse=True)
 def only_gemms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a direct sum would make of these problems."""
+    """Exclude the direct kernels, which might be chosen for these problems."""
     monkeypatch.setattr(conv_families, "FAMILIES", tuple(one for one in EVERY_FAMILY if one is not rows))
 
 

@@ -1,4 +1,4 @@
-"""Few channels a group on tensor cores: how groups and outputs are cut, and right whatever the neighbours hold."""
+"""Few channels per group on tensor cores: tiles of groups and outputs; other data in memory has no effect."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_infinities_of_other_groups_and_images_take_no_part(
 
 
 def test_the_model_knows_what_keeps_a_multiprocessor_busy() -> None:
-    """A tile of a whole image is quicker than as many tiles of one output each."""
+    """One tile for a whole image is modelled faster than one tile per output."""
     work = next(iter(grouped_plan.works(_problem(), fragments.ARITHMETICS["float16", "ieee"])))
     small, whole = (grouped_tile.GroupedTile(work, tile, 3) for tile in ((1, 1, 1), (14, 10, 1)))
     assert whole.seconds(HOPPER) < small.seconds(HOPPER)
@@ -170,7 +170,7 @@ def test_the_model_knows_what_keeps_a_multiprocessor_busy() -> None:
 def test_the_main_loop_is_what_the_model_takes_it_to_be(
     dtype: str, precision: str, form: grouped_tile.GroupedForm
 ) -> None:
-    """Of one tap, in one fragment along K: products, four ldmatrix or two, the weights, and not many others."""
+    """Per tap and fragment along K: mma, two or four ldmatrix, loads of weights, and few others."""
     arithmetic = fragments.ARITHMETICS[dtype, precision]
     body = code(grouped_plan.variant("conv", dtype, precision, form))
     tensor = [loop for loop in sass.loops(body) if sass.names(body, loop, "HMMA") and "BAR" not in _opcodes(body, loop)]
@@ -193,7 +193,7 @@ def _opcodes(body: list[Instruction], loop: range) -> set[str]:
 
 
 def made(tile: tuple[int, int, int], **more: Any) -> Any:
-    """A tile of y (3, 160, 4, 10, 9), each image of which begins eleven rows of x after the one before."""
+    """Return a tile of y (3, 160, 4, 10, 9), where consecutive images of x are eleven rows apart."""
     of_problem = {
         "columns": (4, 10, 9), "column_strides": (2, 3, 1), "batch": 3, "phases": (2, 1, 3), "group": 6, "itemsize": 2,
         "y_strides": (360 * 32, 1, 90 * 32, 9 * 32, 32), "y_shape": (3, 32, 4, 10, 9), "strides": (),
@@ -211,7 +211,7 @@ def made(tile: tuple[int, int, int], **more: Any) -> Any:
 
 
 def test_a_tile_of_groups() -> None:
-    """Columns are 2, 3 and 1 inputs apart and reach 2, 4 and 6 further; images of 4 x 2 inputs lie 11 apart."""
+    """Columns have strides 2, 3 and 1 and receptive fields of 2, 4 and 6 more inputs; images of x are 11 rows apart."""
     tile = made((7, 3, 4))
     # Seven columns along the depth lie in up to three images: twice three inputs more.
     assert tile.box == (6 * 2 + 2 * 3 + 2 + 1, 2 * 3 + 4 + 1, 3 * 1 + 6 + 1)

@@ -90,7 +90,7 @@ def test_one_launch_scatters_outputs() -> None:
 
 
 def _conv(random: Any) -> Problem:
-    """One tap, several tiles and slices; images of whole copies of several widths."""
+    """Return a random problem with one tap, several tiles and slices of K, and images aligned to various copies."""
     group, m = random.choice((1, 1, 2)), random.choice((1, 8, 20, 64, 130)) * 2
     c = random.choice((8, 24, 64, 72, 136, 4, 3)) * group
     image = random.choice(((2,), (4, 9), (14, 7), (8, 8), (3, 2, 5), (5, 7), (1,)))
@@ -103,7 +103,7 @@ def _conv(random: Any) -> Problem:
 
 
 def _transposed(random: Any) -> Problem:
-    """A kernel that is its stride, over images of whole copies of several widths, cut off by padding or not."""
+    """Return a random problem with kernel = stride, images aligned to various copies, cropped by pads or not."""
     group, m, c = random.choice((1, 1, 2)), random.choice((1, 2, 6, 20, 66)), random.choice((3, 8, 40, 72, 136))
     image = random.choice(((6,), (4, 9), (14, 7), (8, 8), (3, 2, 5), (5, 7)))
     kernel = [random.choice((1, 2, 3, 4)) for _ in image]
@@ -170,7 +170,7 @@ def products(form: Form) -> int:
 
 
 def way(form: Form, copied: int, arch: str = "sm_90a") -> list[sass.Instruction]:
-    """What a warp executes for a slice of K, with so many bytes of inputs a copy."""
+    """Return the instructions of one slice of K, for copies of inputs with ``copied`` bytes."""
     tile = form[3]
     copies = (tile.block_m // 16 + tile.block_n // copied) * 128 // tile.threads
     return steady(machine_code.code(matrix.variant(*form), arch), {"HMMA": products(form), "LDGSTS": copies})

@@ -102,7 +102,7 @@ def test_integers_over_many_channels_are_exact(
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", [case for case in cases.CASES if "pool" not in case.op], ids=lambda case: case.name)
 def test_every_named_case(case: Case) -> None:
-    """In float64, and by turns in one of the 16-bit types and in one of the ways of float32."""
+    """In float64, and alternately in one of the 16-bit dtypes and in one precision of float32."""
     seed = zlib.crc32(case.name.encode())
     for dtype, precision, label in (ARITHMETIC[seed % 2], ARITHMETIC[2 + seed % 2], ARITHMETIC[4]):
         if dtype.name not in case.dtypes:
@@ -168,7 +168,7 @@ def test_bits_tell_how_products_are_made() -> None:
 
 
 def _errors(precision: str, kernel: str, size: int) -> Any:
-    """Errors of sums of so many products of normal numbers, in units of 2**-24 of the sum of their magnitudes."""
+    """Return errors of sums of ``size`` normal products, in units of 2**-24 of the sum of their magnitudes."""
     random = np.random.default_rng(0)
     x, w = random.standard_normal((1, size, 500)), random.standard_normal((64, size, 1))
     x, w = x.astype(np.float32), w.astype(np.float32)
@@ -204,7 +204,7 @@ def test_every_form_says_what_it_takes() -> None:
 
 @pytest.mark.parametrize(("operator", "w_shape"), [("conv", (1, 4, 5)), ("conv_transpose", (4, 1, 5))])
 def test_taps_beside_a_single_element_are_as_well_aligned_as_it_is(operator: str, w_shape: tuple[int, ...]) -> None:
-    """Channels of a row of one element are neighbours in memory; its stride along the row may be anything."""
+    """Channels of a row of one element are contiguous; its stride along the row is irrelevant."""
     x, w = np.arange(8, dtype=np.float32).reshape(2, 4, 1), np.arange(20, dtype=np.float32).reshape(w_shape)
     attributes: dict[str, Any] = {"dilations": [2], "auto_pad": "SAME_LOWER"}
     with preferred("tf32_64x64x32_vector"), emulated_cuda() as emulated:
@@ -217,7 +217,7 @@ def test_taps_beside_a_single_element_are_as_well_aligned_as_it_is(operator: str
 
 
 def tap_rows(x: Any, w: Any, operator: str = "conv", kernel: str = "tap_rows", **attributes: Any) -> Any:
-    """The struct of the last launch of a plan that has taps along W as rows, or None where there is no such plan."""
+    """Return the struct of a plan whose M enumerates taps along W, or None if there is no such plan."""
     with preferred(kernel):
         launch = conv_families.plan(
             problem(operator, x, w, "bfloat16", layout="NHWC", **attributes), representative("sm_90a").limits
@@ -228,7 +228,7 @@ def tap_rows(x: Any, w: Any, operator: str = "conv", kernel: str = "tap_rows", *
 
 
 def test_taps_along_w_are_rows_of_whole_filters() -> None:
-    """Six filters of 5 taps in 32 rows; outputs meet 8 pixels beyond their own, so that tiles of 256 make 248."""
+    """Six filters of 5 taps fill 32 rows of M; outputs read 8 pixels beyond their own, so tiles of 256 compute 248."""
     struct = tap_rows((2, 64, 9, 40), (7, 64, 3, 5), dilations=[1, 2], pads=[1, 4, 1, 4])
     names = ("filters", "of_tile", "along", "first", "step", "outputs", "width")
     assert [int(struct[name]) for name in names] == [7, 6, 5, 0, 2, 248, 40]
@@ -239,7 +239,7 @@ def test_taps_along_w_are_rows_of_whole_filters() -> None:
 
 
 def test_with_a_stride_runs_of_taps_are_rows() -> None:
-    """Five taps in runs of two are three rows, the last of one tap; outputs meet two runs beyond their own."""
+    """Five taps in runs of two are three rows of M, the last with one tap; outputs read two runs beyond their own."""
     attributes: dict[str, Any] = {"strides": [1, 2], "pads": [1, 1, 1, 2]}
     struct = tap_rows(
         (2, 64, 9, 41), (7, 64, 3, 5), kernel="conv_tap_rows_bfloat16_3d_mma_32x256x64_vector", **attributes
@@ -254,7 +254,7 @@ def test_with_a_stride_runs_of_taps_are_rows() -> None:
 
 
 def test_taps_of_conv_transpose_run_backwards() -> None:
-    """The first tap meets the last pixel."""
+    """The first tap reads the last pixel."""
     struct = tap_rows((2, 64, 9, 40), (64, 7, 3, 5), "conv_transpose", dilations=[1, 2], pads=[1, 1, 1, 2])
     assert [int(struct[name]) for name in ("first", "step", "width")] == [8, -2, 45]
     assert struct["taps"]["start"].tolist() == [0, 1, -7]

@@ -1,4 +1,4 @@
-"""What the compiler makes of the main loops on tensor cores: fragments multiplied, wide accesses, little besides."""
+"""SASS of the tensor-core main loops: mma instructions, wide memory accesses, and little else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def products(operands: tuple[str, str], tile: MmaTile, form: MmaForm, architectu
 
 
 def parts(operands: tuple[str, str], tile: MmaTile, form: MmaForm, architecture: str) -> Counter[str]:
-    """What must happen each time round: multiplications, copies and loads of a slice, by opcode."""
+    """Return the required instructions per iteration by opcode: mma, copies and loads of one slice."""
     size, elements = _ITEMSIZE[operands[0]], tile.block_n * form.block_k // tile.threads
     fragments = tile.block_m // 16 * (form.block_k // _DEPTH[operands[0]]) * (2 if operands == SPLIT else 1)
     found = Counter({"DMMA" if operands == DOUBLE else "HMMA": products(operands, tile, form, architecture)})

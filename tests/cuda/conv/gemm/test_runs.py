@@ -1,4 +1,4 @@
-"""Conv whose taps along W are neighbours in x, as patch embeddings have them: exact in pieces, or refused."""
+"""Conv whose taps along W are contiguous in x, as in patch embeddings: exact, or refused."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _patches(random: Random, piece: int, layout: str) -> tuple[Ints, Ints, dict[
 
 
 def _values(shape: Ints, layout: str, dtype: Any, rng: Any, skipped: int, infinite: bool) -> Any:
-    """Small integers, some of them infinite or NaN if asked for, so many elements after an aligned address."""
+    """Return small integers (with infinities and NaN if asked for) ``skipped`` elements after an aligned address."""
     count = int(np.prod(shape))
     flat = rng.integers(-3, 4, count + skipped).astype(dtype)[skipped:]
     if infinite:
@@ -174,7 +174,7 @@ def test_every_length_of_channels_last_is_of_whole_pixels() -> None:
 @pytest.mark.emulator
 @pytest.mark.kernels("conv/gemm/conv.cu")
 def test_elements_after_the_last_whole_piece_are_left_alone() -> None:
-    """Rows of a view whose last piece no column meets."""
+    """Rows of a view whose last elements no window reads."""
     rng = np.random.default_rng(0)
     x = rng.integers(-3, 4, (1, 3, 16, 24)).astype(np.float16)[..., :21]
     w = rng.integers(-3, 4, (20, 3, 8, 8)).astype(np.float16)

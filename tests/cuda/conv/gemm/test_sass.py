@@ -1,4 +1,4 @@
-"""What the compiler makes of the main loops: multiplications, wide accesses to memory, no local memory."""
+"""SASS of the FFMA main loops: multiply-adds, wide memory accesses, no local memory."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def test_most_of_the_main_loop_multiplies(operator: str) -> None:
 @of_kernels("conv/gemm/conv.cu", "conv/gemm/conv_transpose.cu", "conv/gemm/split.cu", "conv/gemm/split_transpose.cu")
 @over_forms
 def test_tiles_are_as_efficient_as_the_plan_takes_them_to_be(dtype: str, tile: GemmTile, uniform: bool) -> None:
-    """The plan has a tile's share in two digits, and one factor for slices of several taps, of all tiles together.
+    """The plan stores a tile's FFMA share in two digits, and one common factor for slices that span several taps.
 
-    Where that factor counts, it is off by 0.031 and 0.057 of the two tiles that are compiled both ways.
+    That factor is off by 0.031 and 0.057 for the two tiles that are compiled both ways.
     """
     found = share(ffma.variant("conv", dtype, False, RANK, tile, uniform), tile) * scale_of(dtype)
     if uniform or not tile.uniform:
@@ -126,7 +126,7 @@ def test_kernels_of_few_filters_are_as_efficient_as_the_plan_takes_them_to_be(dt
 @of_kernels("conv/direct/bands.cu")
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 def test_bands_are_summed_as_efficiently_as_the_plan_takes_them_to_be(dtype: str) -> None:
-    """The loop over channels that meets all taps of an unrolled part of a kernel; all it reads is in shared memory."""
+    """The inner loop over channels covers all taps of an unrolled part of the kernel; it reads only shared memory."""
     for form in bands.forms(dtype):
         body = code(bands.variant(dtype, form))
         columns = 2 if dtype == "float64" else 4
@@ -139,7 +139,7 @@ def test_bands_are_summed_as_efficiently_as_the_plan_takes_them_to_be(dtype: str
 @of_kernels("conv/direct/channels.cu")
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 def test_sums_over_channels_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
-    """A loop makes all outputs of a thread from one row of x: in vectors of channels, or with each loaded alone."""
+    """A loop computes all outputs of a thread from one row of x: by vectors of channels, or by single loads."""
     entry = dtypes.entry(dtype)
     vector = 16 // dtypes.entry(entry.accumulator).itemsize
     whole, single = _WIDTHS[vector * entry.itemsize], _WIDTHS[entry.itemsize]
@@ -170,7 +170,7 @@ def test_transposed_columns_take_as_many_instructions_as_the_plan_takes_them_to(
 
 @of_kernels("conv/gemm/pointwise.cu")
 def test_plain_products_are_as_efficient_as_the_plan_takes_them_to_be() -> None:
-    """The main loop has both ways to copy inputs, of which one is executed."""
+    """The main loop contains both ways to copy inputs, one of which is executed."""
     for tile in pointwise.TILES["conv"]["float32"]:
         body = code(pointwise.variant("conv", "float32", tile))
         loop = sass.main_loop(body)
@@ -348,7 +348,7 @@ def test_gradients_of_weights_take_as_many_instructions_as_the_plan_takes_them_t
 @of_kernels("pool/grad/walks.cu")
 @pytest.mark.parametrize("dtype", dtypes.CONV_DTYPES)
 def test_gradients_of_max_pool_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str) -> None:
-    """Two rows of windows: of the ways to write a row of x the one that writes elements one by one is not gone."""
+    """Two rows of windows, without the path that writes the elements of a row of x one by one."""
     size = dtypes.entry(dtype).itemsize
     for form in walks._FORMS:
         body = code(walks.variant(dtype, form))

@@ -119,7 +119,7 @@ def test_the_fewer_the_tiles_the_more_the_splits() -> None:
 
 
 def test_tiles_that_fill_all_multiprocessors_stay_whole() -> None:
-    """Of 200 tiles 68 are in splits, so many that all blocks of these are whole rounds again, or nearly so."""
+    """Of 200 tiles 68 are split, so that their blocks fill whole waves again, or nearly so."""
     made = split((32, 512, 7, 7), (512, 512, 3, 3), pads=[1] * 4, kernel=KERNEL)
     assert made is not None
     pack, gemm = made.launches
@@ -136,7 +136,7 @@ def test_tiles_that_fill_all_multiprocessors_stay_whole() -> None:
 
 
 def test_phases_have_splits_in_proportion_to_their_taps() -> None:
-    """16 tiles of four phases, which meet 4, 2, 2 and 1 taps; no split has more than its share of the four taps."""
+    """16 tiles of four phases with 4, 2, 2 and 1 taps; no split has more than its share of the four taps."""
     made = split((1, 256, 7, 7), (256, 256, 3, 3), "conv_transpose", strides=[2, 2], kernel=TRANSPOSED)
     assert made is not None
     phases, splits = (fields(made.launches[-1])[name] for name in ("phases", "splits"))

@@ -129,7 +129,7 @@ UNEQUAL = problem(
     ],
 )
 def test_boxes_go_along_axes_of_several_outputs(columns: Ints, expected: set[Ints]) -> None:
-    """256 outputs in powers of two, of which at least eight are columns."""
+    """256 outputs as powers of two per axis, at least eight along columns."""
     found = [box.bits for box in stem_tile.boxes(replace(UNEQUAL, columns=columns))]
     assert set(found) == expected
     assert len(found) == len(expected)

@@ -1,4 +1,4 @@
-"""Tiles of all GEMMs: whole fragments or threads, and why a kernel on tensor cores reads its inputs as it does."""
+"""Tiles of all GEMM families: whole fragments or threads; and the reason for a kernel's way to load inputs."""
 
 from __future__ import annotations
 

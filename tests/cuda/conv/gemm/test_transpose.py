@@ -1,4 +1,4 @@
-"""ConvTranspose that writes whole rows: which problems its kernels take, what they launch, and why not."""
+"""ConvTranspose kernels that write whole rows: accepted problems, launches, and reasons for refusals."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_outputs_cut_off_far_away_need_room_in_their_offsets() -> None:
 
 
 def test_phases_are_rows_of_blocks() -> None:
-    """Of 3 filters with strides of 2 and 3, 18 rows; phases of 5 x 7 taps have up to 3 x 3."""
+    """3 filters with strides of 2 and 3 are 18 rows of M; phases of 5 x 7 taps have up to 3 x 3 taps."""
     made = plan(problem((2, 16, 9, 10), (16, 3, 5, 7), "bfloat16", strides=[2, 3], pads=[3, 4, 0, 2]), "phase_rows")
     packing, last = made.launches[0], fields(made)
     pack = np.frombuffer(packing.parameters, packing.variant.layout)[0]
@@ -183,7 +183,7 @@ def test_a_small_shared_memory_leaves_room_for_fewer_tiles() -> None:
 
 @pytest.mark.parametrize(("stride", "sectors"), [(1, 1), (2, 2), (3, 3), (16, 8)])
 def test_a_phase_alone_writes_parts_of_sectors(stride: int, sectors: int) -> None:
-    """Of 8 elements of float32: a sector has at least one of a phase."""
+    """A sector of 8 float32 elements has at least one element of each phase."""
     one = problem((64, 1, 2**16), (1, 1, 1), strides=[stride])
     general = min(candidate.seconds for candidate in candidates(ffma, one, HOPPER))
     written = sectors * 4 * 64 * (stride * (2**16 - 1) + 1)

@@ -1,4 +1,4 @@
-"""What tests of the kernels by wgmma share."""
+"""Fixtures for tests of the wgmma kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole calls on Hopper's tensor cores, in the emulator: every kernel, layout, type, residual and split."""
+"""Whole calls on Hopper's tensor cores in the emulator: every kernel, layout, dtype, residual and split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of convolution by wgmma: refusals, structs, ways to x, splits, times."""
+"""Plans of wgmma convolutions: refusals, structs, loads of x, splits, modelled times."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_the_structs_of_patches() -> None:
 
 
 def test_a_block_has_a_multiprocessor_to_itself() -> None:
-    """Beside another one it would wait for registers that nobody gives back."""
+    """Otherwise a second block would wait for registers (setmaxnreg) that are never released."""
     assert {one.blocks_per_sm for one in wgmma.variants() if one.least_registers} == {1}
 
 
@@ -287,7 +287,7 @@ def test_a_row_of_pixels_at_another_address_is_copied_too() -> None:
 def pixels_of(
     one: Problem, kernel: str, run: int, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Plan, dict[str, Any], dict[str, Any]]:
-    """The plan of a kernel with runs of so many columns, its struct and that of its strips."""
+    """Return the plan of a kernel with runs of this many columns, its struct and that of its strips."""
     monkeypatch.setattr(wgmma_pixels, "_RUNS", (run,))
     plan = made(one, f"conv_float32_3d_tf32_wgmma_{kernel}")
     struct = fields(plan.launches[-1])
@@ -298,7 +298,8 @@ def pixels_of(
 def test_the_structs_of_rows_of_pixels(precision: str, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: x (2, 64, 9, 36), w (130, 64, 3, 2), y (2, 130, 7, 37): 1 x 2 tiles of 8 rows of 32 columns.
 
-    A tile meets 12 rows of 33 inputs; 40 of them, 160 bytes, bring four channels of eight pixels to different banks.
+    A tile reads 12 rows of 33 inputs. A pitch of 40 inputs, 160 bytes, puts four channels of eight pixels into
+    different banks.
     """
     attributes: dict[str, Any] = {"pads": [0, 1, 2, 1], "dilations": [2, 1]}
     one = problem("conv", (2, 64, 9, 36), (130, 64, 3, 2), "float32", precision=precision, **attributes)
@@ -326,7 +327,7 @@ def test_the_structs_of_rows_of_pixels(precision: str, parts: int, monkeypatch: 
 def test_the_structs_of_patches_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: x (2, 40, 9, 20), w (64, 40, 3, 2), y (2, 64, 5, 21): 1 x 2 tiles of 8 rows of 16 columns.
 
-    A tile meets 17 rows of 17 inputs; with 24 a patch is of whole patterns of eight pixels.
+    A tile reads 17 rows of 17 inputs; 24 inputs make a patch of whole swizzle patterns of eight pixels.
     """
     attributes: dict[str, Any] = {"pads": [1, 1, 1, 1], "strides": [2, 1]}
     one = problem("conv", (2, 40, 9, 20), (64, 40, 3, 2), "float32", precision="tf32", layout="NHWC", **attributes)
@@ -345,7 +346,7 @@ def test_the_structs_of_patches_of_pixels(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_patches_have_no_more_pixels_than_taps_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight rows of 16 outputs meet 10 rows of 24 inputs, which are whole patterns of eight pixels as they are."""
+    """Eight rows of 16 outputs read 10 rows of 24 inputs, which already are whole patterns of eight pixels."""
     more: dict[str, Any] = {"layout": "NHWC", "dilations": [1, 4]}
     one = problem("conv", (2, 40, 30, 40), (64, 40, 3, 3), "float32", precision="tf32", **more)
     plan, _, strips = pixels_of(one, "128x128_pixel_patches_direct", 16, monkeypatch)
@@ -355,7 +356,7 @@ def test_patches_have_no_more_pixels_than_taps_meet(monkeypatch: pytest.MonkeyPa
 def test_the_structs_of_one_row_of_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: x (2, 64, 600), w (64, 64, 3), y (2, 64, 300): 3 tiles of 128 columns, two runs each.
 
-    A run meets 129 inputs; 136 of them are 544 bytes, 32 more than a multiple of 128.
+    A run reads 129 inputs; a pitch of 136 is 544 bytes, 32 more than a multiple of 128.
     """
     one = problem("conv", (2, 64, 600), (64, 64, 3), "float32", precision="tf32", strides=[2], pads=[1, 0])
     _, _, strips = pixels_of(one, "128x128_pixel_rows", 64, monkeypatch)
@@ -424,7 +425,7 @@ def test_a_transposed_conv_with_a_stride_has_none() -> None:
 
 
 def test_weights_stay_where_all_tiles_have_the_same() -> None:
-    """Rows of 64 x 256 have room for 9 slices of weights."""
+    """Beside strips for 64 x 256 tiles, 9 slices of weights fit shared memory."""
     name = "conv_float16_3d_wgmma_64x256_rows"
     for w, group, resident in (
         ((64, 64, 3, 3), 1, 1),

@@ -25,7 +25,7 @@ def integers(seed: int, *shape: int, dtype: Any = np.float16) -> Any:
 
 
 def picking(wanted: str) -> Any:
-    """Let the first candidate be taken whose name ends like this."""
+    """Pick the first candidate whose name ends like this."""
 
     def pick(candidates: Sequence[Candidate]) -> Candidate:
         return next(one for one in candidates if one.name.endswith(wanted))

@@ -1,4 +1,4 @@
-"""Numbers that kernels by wgmma make: within their bounds, beside what is not finite, from any address."""
+"""Results of wgmma kernels: within their bounds, next to non-finite values, from any address."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ARITHMETIC = [(BFLOAT16, "ieee"), (HALF, "ieee"), (SINGLE, "tf32"), (SINGLE, "3x
 
 
 def row(wanted: str, dtype: Any, precision: str, *more: Any) -> Any:
-    """A kernel by the end of its name, what it multiplies, and what a test needs besides."""
+    """Return test parameters: a kernel by the end of its name, dtype and precision, and further values."""
     file = "pixels" if "pixel" in wanted else "strips" if "rows" in wanted or "patches" in wanted else "slices"
     names = [value for value in more if isinstance(value, (str, bool))]
     label = "-".join(map(str, (wanted, dtype, precision, *names)))

@@ -60,7 +60,7 @@ def test_weights_of_every_layout(dtype: Any, precision: str, operator: str, taps
 def test_it_moves_little_more_than_a_copy(
     dtype: Any, precision: str, operator: str, shape: tuple[int, ...], most: float
 ) -> None:
-    """Taps of several output channels at once; those of ConvTranspose lie side by side."""
+    """A block packs taps of several output channels at once; those of ConvTranspose are contiguous."""
     w = np.zeros(shape, dtype)
     found, emulated = passes.pack(w, operator, 1, shape[operator == "conv"], precision, counters=True)
     its = cost(emulated, w.nbytes + found.nbytes)

@@ -1,4 +1,4 @@
-"""Convolution in TF32 by wgmma with pixels in registers, in the emulator: whole calls of every tile, every form."""
+"""TF32 convolution by wgmma with pixels in registers, in the emulator: whole calls, every tile, every form."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ KERNELS = [(form_of(tile), precision) for tile in PIXELS for precision in PRECIS
 
 
 def sampled() -> Iterator[Any]:
-    """For each problem a kernel of rows and one of patches, by whole tiles and by shares."""
+    """Yield for each problem a kernel of rows and one of patches, whole or split."""
     for number, name in enumerate(ALL):
         for form, split in (("rows", number % 2 == 0), ("patches", number % 2 == 1)):
             size = "128x128" if name in NARROW else ""
@@ -79,7 +79,7 @@ def test_integers_are_exact_in_conv_transpose(name: str, form: str) -> None:
 
 
 def only(monkeypatch: pytest.MonkeyPatch, run: int, shares: tuple[int, int] | None = None) -> None:
-    """Let strips have runs of one length, or taps that share them so."""
+    """Restrict strips to runs of one length, and optionally how taps share them."""
     monkeypatch.setattr(pixels, "_RUNS", (run,))
     if shares is not None:
         monkeypatch.setattr(pixels, "_shares", lambda _: iter((shares,)))
@@ -90,7 +90,7 @@ def only(monkeypatch: pytest.MonkeyPatch, run: int, shares: tuple[int, int] | No
 @pytest.mark.parametrize("run", [8, 16, 32, 64, 128])
 @pytest.mark.parametrize("shape", [(1, 36, 7, 40), (1, 36, 140)], ids=["rows", "one row"])
 def test_runs_of_every_length(shape: Ints, run: int, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose tiles reach beyond the ends of rows, or which stand on one row."""
+    """Tiles extend beyond the ends of rows, or cover only one row."""
     only(monkeypatch, run)
     axes = len(shape) - 2
     given = conv(shape, (66, 36, *(2, 3)[:axes]), pads=[1] * 2 * axes, strides=[1, 1 if run == 128 else 2][-axes:])
@@ -115,7 +115,7 @@ def test_taps_share_strips_or_do_not(
 
 
 def test_problems_meet_all_forms() -> None:
-    """Neighbouring rows and one row after the other; taps that share strips along both axes, along one, along none."""
+    """Adjacent and separate rows; taps that share strips along both axes, along one, or not."""
     found = {}
     several = "one row of several taps along H"
     for name in ("as large as x", "one axis", "far taps along W", "one tap of wide rows", several):
@@ -154,7 +154,7 @@ def test_any_number_of_stages_in_every_order_of_arrival(
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("tile", PIXELS, ids=form_of)
 def test_shares_that_have_no_strip(tile: PixelsTile, monkeypatch: pytest.MonkeyPatch, resized: Any) -> None:
-    """Three strips in four shares, the last of which has none, as two are of one each."""
+    """Three strips in four shares, the last of which is empty, as if there were two of one strip each."""
     monkeypatch.setattr(split_k, "_COUNTS", (2,))
     given = conv((1, 80, 6, 36), (64, 80, 2, 2))
     wanted = form_of(tile)
@@ -169,7 +169,7 @@ def test_shares_that_have_no_strip(tile: PixelsTile, monkeypatch: pytest.MonkeyP
 
 
 def test_inputs_are_rounded_to_nearest_ties_away_from_zero() -> None:
-    """A weight of one shows what becomes of x: 11 significant bits, whatever the sign."""
+    """Weights of one show how x is rounded: to 11 significant bits, for either sign."""
     mantissas = np.arange(0, 1 << 14, 0x7FF, dtype=np.uint32) | np.uint32(0x3F800000)
     bits = np.concatenate([mantissas, mantissas | np.uint32(0x80000000)])
     x = np.resize(bits.view(np.float32), (1, 32, 4, 20)).copy()
@@ -189,7 +189,7 @@ def test_inputs_are_rounded_to_nearest_ties_away_from_zero() -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00001, 0x7F7FFFFF], ids=hex)
 def test_no_rounding_makes_a_number_of_what_is_none(bits: int, precision: str) -> None:
-    """NaN of every payload; and the largest number, which TF32 has as infinity, is multiplied as it is."""
+    """NaN with any payload stays NaN; the largest number, infinite in TF32, is multiplied unrounded."""
     given = conv((1, 32, 4, 20), (64, 32, 1, 1), False)
     x, w = np.ones(given.x_shape, np.float32), np.ones(given.w_shape, np.float32) / 64
     x.view(np.uint32)[0, 5, 1, 2] = bits
@@ -205,7 +205,7 @@ def test_no_rounding_makes_a_number_of_what_is_none(bits: int, precision: str) -
 @pytest.mark.parametrize("wanted", ["128x128_pixel_patches_direct", "64x256_pixel_rows"])
 @pytest.mark.parametrize("filters", [65, 66, 70])
 def test_channels_last_of_any_number_of_filters(filters: int, wanted: str) -> None:
-    """In pairs where these are whole, or one by one."""
+    """Outputs are stored in pairs where these are whole, or one by one."""
     given = conv((2, 40, 5, 24), (filters, 40, 2, 2), pads=[0, 1, 1, 0])
     arrays = operands(given, INTEGERS, 6, SINGLE)
     exact = exact_of(given, arrays).value

@@ -1,4 +1,4 @@
-"""What the compiler makes of convolution by wgmma: batches of products, copies by TMA, no memory for registers."""
+"""SASS of the wgmma kernels: batches of wgmma, TMA copies, no spills to local memory."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _IN_SLICES, _BETWEEN_SLICES = 25, 55
 
 
 def built(chosen: Variant) -> tuple[list[Instruction], str]:
-    """A kernel's machine code and what the assembler says of it."""
+    """Return a kernel's SASS and ptxas' log."""
     found = machine_code.build(chosen, "sm_90a")
     return sass.disassemble(found.path), found.log
 
@@ -73,7 +73,7 @@ def code_of(operator: str, dtype: str, tile: WgmmaTile) -> tuple[list[Instructio
 
 
 def batches(code: Sequence[Instruction]) -> Iterator[list[str]]:
-    """The products that a warpgroup starts after it has begun, until it waits for all but the last ones."""
+    """Yield the wgmma instructions between a warpgroup's arrive and the wait for all but the last ones."""
     found: list[str] | None = None
     for one in code:
         if one.name == "WARPGROUP.ARRIVE":
@@ -95,7 +95,7 @@ def products_of(tile: WgmmaTile) -> int:
 
 
 def complaints(log: str) -> list[str]:
-    """What the assembler has against the order of products and the uses of their sums."""
+    """Return ptxas' warnings about serialised wgmma."""
     return [line for line in log.splitlines() if re.search(r"\bC75\d\d\b|serializ", line)]
 
 
@@ -149,7 +149,7 @@ _IN_PARTS = 90
 def test_pixels_are_read_while_products_of_others_are_under_way(operator: str, dtype: str, tile: WgmmaTile) -> None:
     """A step is of eight channels and two products of 64 pixels, by the large parts of these, or by both.
 
-    Those of a slice that is not whole are in a loop, once round for eight channels.
+    The steps of a partial slice are in a loop with one iteration per eight channels.
     """
     code, log = code_of(operator, dtype, tile)
     assert not complaints(log)
@@ -163,7 +163,7 @@ def test_pixels_are_read_while_products_of_others_are_under_way(operator: str, d
 
 
 def gaps(code: Sequence[Instruction], count: int) -> Iterator[int]:
-    """The instructions between the products of one step and the next, of steps of so many products, without loops."""
+    """Yield the numbers of instructions between steps of ``count`` wgmma each, without loops."""
     products = [number for number, one in enumerate(code) if one.opcode == "HGMMA"]
     steps: list[list[int]] = []
     for number in products:
@@ -195,7 +195,7 @@ def test_rows_are_multiplied_across(operator: str, dtype: str, tile: StripsTile)
 
 
 def fits(chosen: Variant) -> bool:
-    """Tell whether a block gets what its warpgroups ask for; whoever asks for more waits for ever."""
+    """Return whether setmaxnreg requests at most the registers of a block; larger requests would deadlock."""
     text = compiler.ptx(chosen, "sm_90a")
     taken, given = (
         {int(count) for count in re.findall(rf"setmaxnreg\.{what}\.sync\.aligned\.u32\s+(\d+)", text)}
@@ -221,13 +221,13 @@ FETCHING: list[tuple[str, str, WgmmaTile]] = [
 
 @over(FETCHING)
 def test_who_fetches_keeps_to_the_registers_that_are_left(operator: str, dtype: str, tile: WgmmaTile) -> None:
-    """In all that is reached from where they are given back; the assembler does not look after it."""
+    """The producer warps' code must keep to the registers left after setmaxnreg.dec; ptxas does not check this."""
     used = set(registers_after(text_of(variant(operator, dtype, tile)), "USETMAXREG.DEALLOC"))
     assert 4 < max(used) < tiles.PRODUCER_REGISTERS
 
 
 def registers_after(text: Sequence[str], start: str) -> Iterator[int]:
-    """The registers of all instructions that a thread can come to from such a one on."""
+    """Yield the registers of all instructions reachable after the first instruction named ``start``."""
     code: list[tuple[str, str, str]] = []
     labels: dict[str, int] = {}
     for line in text:

@@ -1,4 +1,4 @@
-"""Convolution by wgmma from strips of x, in the emulator: whole calls, every tile, form and type of numbers."""
+"""wgmma convolution from strips of x in the emulator: whole calls, every tile, form and dtype."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ KERNELS = [
 
 
 def sampled() -> Iterator[Any]:
-    """One problem for each kernel, so that each problem comes as often as others, by whole tiles or by shares."""
+    """Yield one problem per kernel, all problems equally often, whole or split."""
     for number, (wanted, dtype, precision) in enumerate(KERNELS):
         names = list(calls.PROBLEMS) if "_rows" in wanted else SHARED
         name, split = names[number % len(names)], (number + number // 6) % 2 == 1
@@ -59,7 +59,7 @@ def test_integers_are_exact(wanted: str, dtype: Any, precision: str, name: str, 
 
 
 def test_all_forms_of_strips_are_among_these_problems() -> None:
-    """Taps that share strips and taps that do not; neighbouring rows and one row after the other."""
+    """Taps that share strips or not; adjacent and separate rows."""
     found = {}
     for name in calls.PROBLEMS:
         arrays = operands(calls.PROBLEMS[name], INTEGERS, 0, BFLOAT16)
@@ -98,7 +98,7 @@ def test_integers_are_exact_in_slices_of_half_as_many_channels(wanted: str, dtyp
 
 # ---------------------------------------------------------------- weights that stay
 
-# Of as many slices of weights as there is room for, or of less; tiles are more than twice as many as multiprocessors.
+# With as many slices of weights as fit, or fewer; there are more than twice as many tiles as multiprocessors.
 STAYING = [
     ("64x256_rows", HALF, "ieee", conv((1, 64, 15, 72), (64, 64, 3, 3), pads=[1, 1, 1, 1]), 9),
     ("64x256_rows", BFLOAT16, "ieee", conv((1, 72, 24, 72), (64, 72, 1, 2), strides=[2, 1], pads=[0, 1, 0, 0]), 4),
@@ -223,7 +223,7 @@ def of_halves(given: Problem) -> Problem:
 def test_short_shares(
     name: str, splits: int, inner: int, tile: StripsTile, monkeypatch: pytest.MonkeyPatch, resized: Any
 ) -> None:
-    """One strip each, of one tap or of three; and six strips in four shares, the last of which has none."""
+    """Splits of one strip with one tap or three; and six strips in four splits, the last of which is empty."""
     if inner == 1 and not tile.rows:
         pytest.skip("patches are for taps that share them")
     given = calls.PROBLEMS[name] if tile in (*ROWS, *PATCHES) else of_halves(calls.PROBLEMS[name])
@@ -236,7 +236,7 @@ def test_short_shares(
     assert (struct["strips"]["inner"], struct["splits"]["count"]["divisor"]) == (inner, splits)
 
 
-# ---------------------------------------------------------------- weights as they are
+# ---------------------------------------------------------------- unpacked weights
 
 WEIGHTS_AS_THEY_ARE = [
     ("64x256_rows", HALF, conv((1, 128, 9, 72), (70, 128, 3, 2), pads=[1, 0, 1, 1])),

@@ -1,4 +1,4 @@
-"""Whole calls by wgmma, and the problems that tests of its kernels of strips share."""
+"""Whole calls by wgmma, and the problems that tests of its strip kernels share."""
 
 from __future__ import annotations
 

@@ -78,7 +78,8 @@ def test_one_long_column_is_not_for_one_thread() -> None:
 
 
 def taken(kernel: str, shape: Ints, size: int, stride: int, counted: int) -> tuple[float, Any, Any, Any, int]:
-    """What a thread takes in the emulator; the problem, its view, the kernel's form and how long walks are."""
+    """Return a thread's instruction count in the emulator, the problem, its view, the kernel's form and the walk
+    length."""
     attributes: dict[str, Any] = {
         "kernel_shape": [size, size],
         "strides": [stride, stride],
@@ -118,7 +119,7 @@ def test_threads_take_about_as_many_instructions_as_the_plan_takes_them_to(
 @pytest.mark.parametrize("counted", [0, 1], ids=["borders", "everywhere"])
 @pytest.mark.parametrize(("size", "stride"), averages._SIZES)
 def test_threads_of_several_columns_take_about_as_many(size: int, stride: int, counted: int) -> None:
-    """But for divisions: machine code has 17 instructions in the place of one of PTX."""
+    """Except for divisions, which are 17 instructions of SASS and one of PTX."""
     found, _, view, form, walk = taken("strips", (2, 16, 63, 64), size, stride, counted)
     few = averages._of_strip(view, form, walk, bool(counted))
     divided = walk * stride * form.columns if counted else (walk + view.halo(form)) * form.windows
@@ -145,7 +146,7 @@ def test_no_register_goes_to_memory(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("shape", "attributes"),
     [
-        ((2, 3, 5, 6), {"kernel_shape": [2, 2], "pads": [2, 3, 2, 2]}),  # windows of padding alone
+        ((2, 3, 5, 6), {"kernel_shape": [2, 2], "pads": [2, 3, 2, 2]}),  # windows of only padding
         ((2, 3, 9), {"kernel_shape": [3], "strides": [2], "pads": [4, 5], "count_include_pad": 1}),
         ((1, 2, 4, 3, 5), {"kernel_shape": [2, 2, 3], "strides": [1, 3, 1], "pads": [1, 0, 2, 0, 1, 2]}),
         ((2, 4, 7, 6), {"kernel_shape": [3, 2], "strides": [5, 4], "ceil_mode": 1}),  # elements of no window
@@ -154,7 +155,7 @@ def test_no_register_goes_to_memory(dtype: str) -> None:
     ids=str,
 )
 def test_windows_at_the_borders(shape: Ints, attributes: dict[str, Any], layout: str) -> None:
-    """An infinite dy of a window that meets nothing reaches nothing; what no window meets is 0."""
+    """An infinite dy of a window without valid elements has no effect; elements covered by no window are 0."""
     dy = np.random.default_rng(1).integers(-4, 5, geometry.average_pool(shape, **attributes).y_shape)
     dy = dy.astype(np.float32)
     dy.reshape(-1)[::7] = np.inf

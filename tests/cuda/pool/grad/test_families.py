@@ -1,4 +1,4 @@
-"""Which kernels the gradient of MaxPool can have, and why it has not others."""
+"""Kernels for the gradient of MaxPool: accepted problems, and reasons for refusals."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_two_columns_are_written_at_once_where_all_rows_begin_with_whole_pairs(
 
 
 def test_as_many_windows_beside_one_another_meet_the_columns_of_a_thread() -> None:
-    """Of two columns and windows with a stride of two, where the first one of each begins where the other's does."""
+    """Two columns with a stride of two touch equal numbers of windows, starting at equal offsets."""
     for form in walks._FORMS:
         assert form.columns % max(form.stride, 1) == 0 or form.columns == 1
         if form.across:
