@@ -257,7 +257,7 @@ cublasStatus_t Gemm(Call call, Shape shape, const Scalar* alpha, const Scalar* b
   shape.Check(call);
   return call.Run([=, by = call.FactorOf(alpha), of_c = call.FactorOf(beta)](Access& access) {
     const Sum factor = Converted<Sum>(by.In(access, "alpha")), factor_c = Converted<Sum>(of_c.In(access, "beta"));
-    if (shape.m == 0 || shape.n == 0) return;  // BLAS returns before it reads any operand
+    if (shape.m == 0 || shape.n == 0) return;  // BLAS returns before it reads any matrix
     for (int entry = 0; entry < shape.count; ++entry) {
       const Operands<In, Out> of = places(access, entry);
       Product<In, Out, Sum>{shape.operation_a, shape.operation_b,
