@@ -56,8 +56,8 @@ class Options:
         Instructions that one warp may execute before the kernel fails as an endless loop.
     schedule : str
         Which warp of a block runs next. "turns": warps take turns, and each runs until it waits or, with a seed, for a
-        random number of instructions. The others are priority schedules: the runnable warp of highest priority runs,
-        and copies land when no warp can. "first", "last": warp ``seed % warps`` has the highest or the lowest priority.
+        random number of instructions. The others are priority schedules: the runnable warp of highest priority runs.
+        "first", "last": warp ``seed % warps`` has the highest or the lowest priority.
         "backwards": later warps have priority. "changing": random priorities, with three random demotions.
     sums : int
         How tensor cores accumulate: a code from the module `accumulation`.
