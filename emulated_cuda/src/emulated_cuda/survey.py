@@ -1,6 +1,6 @@
-"""A survey: which of CuPy's functions give NumPy's results on the emulated device. Prints a line for each.
+"""Compare CuPy's functions on the emulated device with NumPy's, and print one line for each: ok, or the error.
 
-python -m emulated_cuda.survey
+Usage: ``python -m emulated_cuda.survey``
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ CASES: dict[str, Compute] = {
     "linalg.svd": lambda xp: xp.linalg.svd(xp.asarray(A[0]))[1],
 }
 
-# What runs on no emulated device, and why.
+# Functions that are not supported on an emulated device, with the reason.
 NOT_SERVED = {
     "sort": "Thrust",
     "argsort": "Thrust",
@@ -145,7 +145,7 @@ CASES |= {f"{name} of {dtype}": _unary(name, dtype) for name in UNARY.split() fo
 
 
 def compare(compute: Compute) -> None:
-    """Raise an error unless CuPy's result is NumPy's, but for rounding."""
+    """Raise an error unless CuPy's result equals NumPy's up to rounding."""
     cupy: Any = importlib.import_module("cupy")
     found, wanted = cupy.asnumpy(compute(cupy)), np.asarray(compute(np))
     tolerance = 1e-3 if wanted.dtype.itemsize <= 4 else 1e-5
@@ -153,7 +153,7 @@ def compare(compute: Compute) -> None:
 
 
 def main() -> int:
-    """Print the table; return 1 if a function fails that should not."""
+    """Print the table; return 1 if a function that should work fails, else 0."""
     from .install import install
 
     library = install()
