@@ -44,6 +44,7 @@ def tokens_of(text: str) -> list[str]:
 
 class Reader:
     """A cursor over a list of tokens."""
+
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = tokens
         self.position = 0
@@ -82,6 +83,7 @@ class Variable:
     data : zeros, as many bytes as one element has
     unsized : whether it is declared as ``name[]``, like dynamic shared memory
     """
+
     name: str
     size: int
     alignment: int
