@@ -2,7 +2,11 @@
 
 Every operand becomes a byte offset into a warp's register file, where a register has one value per lane. Immediates,
 addresses of variables and special registers also become registers, which the engine fills before the first instruction.
-Functions that the compiler did not inline are inlined here.
+Functions that the compiler did not inline are inlined here. For example::
+
+    @%p1 add.f32 %f3, %f1, 0f3F800000;
+
+has the key ``add.f32``, the predicate ``%p1``, and the operands ``%f3``, ``%f1`` and a register preset to 1.0.
 """
 
 from __future__ import annotations
