@@ -70,6 +70,9 @@ class Memory {
   // Makes part of an allocation an array with its own address and bounds and without values, until it is released: so
   // accesses beyond an array of a memory pool are found. Returns its address, which depends only on the place of the
   // part, or the same address for memory that the host may access.
+  //
+  //   memory of the host:   | array 0 | array 1 | array 2 |          one block of a memory pool
+  //   device addresses:     | array 0 |   gap   | array 1 |   gap   | array 2 |   gap   |
   uint64_t MakePiece(uint64_t address, size_t size);
   void ReleasePiece(uint64_t address);
 
