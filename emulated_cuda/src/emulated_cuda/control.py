@@ -22,6 +22,8 @@ from .modules import configure_again, in_use, programs
 
 
 class _Launched(ctypes.Structure):
+    """struct Launched of device.h."""
+
     _fields_ = (
         ("name", ctypes.c_char_p),
         ("program", ctypes.c_void_p),
