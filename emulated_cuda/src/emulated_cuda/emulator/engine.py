@@ -76,6 +76,8 @@ class Options:
 
 
 class _Program(ctypes.Structure):
+    """struct ProgramDescription of interface.hpp."""
+
     _fields_ = (
         *((name, ctypes.c_char_p) for name in ("name", "keys", "texts", "lines")),
         ("instructions", ctypes.c_int),
@@ -95,6 +97,8 @@ class _Program(ctypes.Structure):
 
 
 class _Array(ctypes.Structure):
+    """struct ArrayDescription of interface.hpp."""
+
     _fields_ = (
         ("base", ctypes.c_uint64),
         ("size", ctypes.c_uint64),
@@ -106,6 +110,8 @@ class _Array(ctypes.Structure):
 
 
 class _Launch(ctypes.Structure):
+    """struct LaunchDescription of interface.hpp."""
+
     _fields_ = (
         ("grid", ctypes.c_uint32 * 3),
         ("threads", ctypes.c_uint32 * 3),
@@ -362,6 +368,7 @@ def _three(sizes: int | Sequence[int]) -> Sequence[int]:
 
 
 def _array_description(array: Array) -> _Array:
+    """Return the C description of an array."""
     state = None if array.states is None else array.states.ctypes.data
     return _Array(array.base, array.size, array.host, state, array.writable, array.name.encode())
 
@@ -406,6 +413,7 @@ class Module:
         return self.global_array(name).address
 
     def __getitem__(self, name: str) -> Program:
+        """Return the kernel of that name, loading it into the engine by the first use."""
         if name not in self.programs:
             self.programs[name] = Program(self.parsed.kernels[name], self)
         return self.programs[name]
