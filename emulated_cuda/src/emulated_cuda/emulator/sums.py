@@ -53,4 +53,5 @@ def _registers(one: Instruction) -> Sequence[int]:
 
 
 def _moves(one: Instruction) -> bool:
+    """Return whether an instruction copies one 32-bit register to another."""
     return one.key == "mov.b32"
