@@ -32,6 +32,8 @@ _MAP_BYTES = 128  # size of a CUtensorMap
 
 
 class _Function(ctypes.Structure):
+    """struct FunctionDescription of device.h."""
+
     _fields_ = (
         ("program", ctypes.c_void_p),
         ("name", ctypes.c_char_p),
@@ -58,6 +60,8 @@ _ENCODE = ctypes.CFUNCTYPE(
 
 
 class _Callbacks(ctypes.Structure):
+    """struct Callbacks of device.h."""
+
     _fields_ = (
         ("load", _LOAD),
         ("unload", _UNLOAD),
@@ -157,6 +161,7 @@ class _Modules:
         handle[0] = number
 
     def unload(self, handle: int) -> None:
+        """Unload a module and free its variables."""
         self._module(handle).unload()
         del self._loaded[handle]
 
@@ -179,6 +184,7 @@ class _Modules:
         size[0] = len(module.parsed.globals[name.decode()])
 
     def _module(self, handle: int) -> LoadedModule:
+        """Return the module of a handle; raise DriverError if none is loaded."""
         if handle not in self._loaded:
             raise DriverError(_INVALID_HANDLE, "no module of this handle is loaded")
         return self._loaded[handle]
