@@ -27,6 +27,7 @@ Compute = Callable[[Any], Any]
 
 
 def _raw_module(xp: Any) -> Any:
+    """Compute 2x + y by a kernel in CUDA C++."""
     x, y = xp.arange(8, dtype="f4"), xp.ones(8, "f4")
     if xp is np:
         return 2 * x + y
@@ -35,11 +36,13 @@ def _raw_module(xp: Any) -> Any:
 
 
 def _elementwise_kernel(xp: Any) -> Any:
+    """Compute x * x + 1."""
     x = xp.asarray(A)
     return x * x + 1 if xp is np else xp.ElementwiseKernel("T x", "T y", "y = x * x + 1", "squared")(x)
 
 
 def _reduction_kernel(xp: Any) -> Any:
+    """Sum magnitudes along axis 1."""
     x = xp.asarray(A)
     if xp is np:
         return abs(x).sum(axis=1)
@@ -47,6 +50,8 @@ def _reduction_kernel(xp: Any) -> Any:
 
 
 def _fused(xp: Any) -> Any:
+    """Compute a function that CuPy fuses into one kernel."""
+
     def compute(x: Any, y: Any) -> Any:
         return xp.sqrt(x * x + y * y)
 
@@ -54,6 +59,7 @@ def _fused(xp: Any) -> Any:
 
 
 def _scatter(xp: Any) -> Any:
+    """Add to elements with repeated indices."""
     sums = xp.zeros(10)
     xp.add.at(sums, xp.asarray(INTEGERS[0] % 10), 1.5)
     return sums
@@ -133,6 +139,8 @@ NOT_SERVED = {
 
 
 def _unary(name: str, dtype: str) -> Compute:
+    """Return a case for a unary function, with operands in its domain."""
+
     def compute(xp: Any) -> Any:
         x = xp.asarray(A).astype(dtype)
         x = abs(x) + x.dtype.type(0.1) if name in POSITIVE else x / x.dtype.type(8) if name in SMALL else x
