@@ -230,7 +230,7 @@ def _error_names(folder: Path) -> str:
 
 
 def _extension(name: str) -> str:
-    """Return the file of a module without importing it; raise Unsuitable if it is not installed."""
+    """Return the file of a module without importing it; raise Unsuitable if its package does not have it."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise Unsuitable(f"{name} is not installed")
