@@ -1,7 +1,7 @@
 """Fixtures and helpers for tests of the emulated driver: the device, a few small kernels, and CUDA error codes.
 
 Tests with the fixture ``emulated`` are about the emulated device only. All other tests follow NVIDIA's documentation of
-the runtime and the driver, so they also pass on a GPU.
+the runtime and the driver, and should also pass on a GPU.
 """
 
 from __future__ import annotations
