@@ -90,7 +90,7 @@ def _numba(driver: Path, headers: Path) -> Path:
 
 
 def functions_of(library: Library) -> set[str]:
-    """Return the names of the library functions that CuPy's module uses; empty if CuPy has no module for the library."""
+    """Return the names of the library functions that CuPy's module uses; empty if CuPy has no such module."""
     spec = importlib.util.find_spec(f"cupy_backends.cuda.libs.{library.prefix}")
     if spec is None or spec.origin is None:
         return set()
