@@ -1,7 +1,7 @@
 """Faults planted into gpuconv's kernels and plans, one for each kind of finding: the emulator reports kind and line.
 
-Tests of the emulator itself (test_faults.py, test_hopper.py) provoke each finding with kernels of a few lines. The
-mutants of `tools.mutation.kernels` judge the problems that are used here.
+Tests of the emulator itself (test_faults and test_hopper in emulated_cuda/tests) provoke each finding with kernels of a
+few lines. The mutants of `tools.mutation.kernels` judge the problems that are used here.
 """
 
 from __future__ import annotations
