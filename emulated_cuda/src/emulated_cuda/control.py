@@ -22,7 +22,7 @@ from .modules import configure_again, in_use, programs
 
 
 class _Launched(ctypes.Structure):
-    """struct Launched of device.h."""
+    """The ctypes counterpart of struct Launched in device.h."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
