@@ -76,7 +76,7 @@ class Options:
 
 
 class _Program(ctypes.Structure):
-    """struct ProgramDescription of interface.hpp."""
+    """The ctypes counterpart of struct ProgramDescription in interface.hpp."""
 
     _fields_ = (
         *((name, ctypes.c_char_p) for name in ("name", "keys", "texts", "lines")),
@@ -97,7 +97,7 @@ class _Program(ctypes.Structure):
 
 
 class _Array(ctypes.Structure):
-    """struct ArrayDescription of interface.hpp."""
+    """The ctypes counterpart of struct ArrayDescription in interface.hpp."""
 
     _fields_ = (
         ("base", ctypes.c_uint64),
@@ -110,7 +110,7 @@ class _Array(ctypes.Structure):
 
 
 class _Launch(ctypes.Structure):
-    """struct LaunchDescription of interface.hpp."""
+    """The ctypes counterpart of struct LaunchDescription in interface.hpp."""
 
     _fields_ = (
         ("grid", ctypes.c_uint32 * 3),
