@@ -67,9 +67,9 @@ class Memory {
   // Frees an allocation; returns false if there is none at that address.
   bool Free(uint64_t address);
 
-  // Makes part of an allocation an array with its own address and bounds and without values, until it is released: so
-  // accesses beyond an array of a memory pool are found. Returns its address, which depends only on the place of the
-  // part, or the same address for memory that the host may access.
+  // Gives part of an allocation its own address range, so that accesses beyond an array of a memory pool are found,
+  // until it is released. Its bytes are unwritten. Returns its address, which depends only on the place of the part;
+  // memory that the host may access keeps its address.
   //
   //   memory of the host:   | array 0 | array 1 | array 2 |          one block of a memory pool
   //   device addresses:     | array 0 |   gap   | array 1 |   gap   | array 2 |   gap   |
