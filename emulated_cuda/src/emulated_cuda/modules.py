@@ -32,7 +32,7 @@ _MAP_BYTES = 128  # size of a CUtensorMap
 
 
 class _Function(ctypes.Structure):
-    """struct FunctionDescription of device.h."""
+    """The ctypes counterpart of struct FunctionDescription in device.h."""
 
     _fields_ = (
         ("program", ctypes.c_void_p),
@@ -60,7 +60,7 @@ _ENCODE = ctypes.CFUNCTYPE(
 
 
 class _Callbacks(ctypes.Structure):
-    """struct Callbacks of device.h."""
+    """The ctypes counterpart of struct Callbacks in device.h."""
 
     _fields_ = (
         ("load", _LOAD),
