@@ -160,7 +160,7 @@ def test_what_has_ended_is_not_overlapped(chain: Chain, between: str) -> None:
 
 
 def test_a_kernel_that_lets_the_next_one_go_before_it_waits_does_not_order_it(chain: Chain) -> None:
-    """So the third kernel may overlap the first."""
+    """The second kernel lets the third one start before it has waited itself, so the third may overlap the first."""
     chain.plain("fill", chain.x, 4)
     chain.chained("lets_go_and_waits", chain.z, chain.y)
     chain.chained("reads_first", chain.x, chain.z)
