@@ -206,7 +206,7 @@ def test_several_products_may_read_the_same_registers() -> None:
 
 
 def test_registers_are_free_as_soon_as_their_own_products_are_done() -> None:
-    """One group with other registers may still be pending."""
+    """A wgmma group that reads other registers may still be pending."""
     check_registers(64, _LOOP_OF_TWO.replace("KEEP", "1"))
 
 
