@@ -1,7 +1,7 @@
-"""What the tests of the emulated driver share: the device, a few tiny kernels, and what calls answer.
+"""Fixtures and helpers for tests of the emulated driver: the device, a few small kernels, and CUDA error codes.
 
-Tests with the fixture ``emulated`` are about the emulated device only; the others hold on every device, by NVIDIA's
-documentation of the runtime and the driver.
+Tests with the fixture ``emulated`` are about the emulated device only. All other tests follow NVIDIA's documentation of
+the runtime and the driver, and should also pass on a GPU.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ extern "C" __global__ void places(unsigned* y)
 
 @cache
 def unavailable_reason() -> str | None:
-    """Install the emulated device, unless there is a GPU or other tests have installed it; return why CuPy has none."""
+    """Install the emulated device, unless there is a GPU or it is installed already; return why that fails, or None."""
     if find_spec("cupy") is None:
         return "CuPy is not installed"
     if hardware() or installed():
@@ -69,7 +69,7 @@ def unavailable_reason() -> str | None:
 
 
 def lacking(item: pytest.Item) -> str | None:
-    """Return what this machine lacks for a test: a device for the marker ``gpu``, a compiler for ``emulator``."""
+    """Return why this machine cannot run a test: no device (marker ``gpu``) or no compiler (marker ``emulator``)."""
     reason = None
     if item.get_closest_marker("emulator") or (item.get_closest_marker("gpu") and not hardware()):
         reason = nvrtc.unavailable_reason()
@@ -77,12 +77,12 @@ def lacking(item: pytest.Item) -> str | None:
 
 
 def pytest_ignore_collect(config: pytest.Config) -> bool | None:
-    """Leave these tests out of the quick tier, which compiles nothing."""
+    """Ignore these tests in runs of the marker ``quick``, in which nothing is compiled."""
     return True if config.option.markexpr == "quick" else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test for which something is lacking, with the reason; fail it where that is required."""
+    """Skip a test that this machine cannot run, or fail it if the environment requires a GPU or the emulator."""
     if item.get_closest_marker("gpu") and os.environ.get("GPUCONV_REQUIRE_GPU") == "1" and not hardware():
         pytest.fail("GPUCONV_REQUIRE_GPU=1, but there is no GPU", pytrace=False)
     reason = lacking(item)
@@ -93,14 +93,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _narrow(value: Any) -> Any:
-    """Return a number of 32 bits, unless it is an address."""
+    """Convert a Python number to a kernel argument of 32 bits; larger integers (addresses) are returned unchanged."""
     if isinstance(value, float):
         return np.float32(value)
     return np.int32(value) if isinstance(value, int) and abs(value) < 2**31 else value
 
 
 class Cuda:
-    """CuPy with the kernels above."""
+    """CuPy, its bindings of the runtime and the driver, and the kernels of SOURCE."""
 
     def __init__(self) -> None:
         self.cupy: Any = importlib.import_module("cupy")
@@ -108,17 +108,17 @@ class Cuda:
         self.module = self.cupy.RawModule(code=SOURCE)
 
     def launch(self, name: str, *arguments: Any, block: int = 32, shared: int = 0, grid: Any = (1,)) -> None:
-        """Launch a kernel on the current stream, usually one block."""
+        """Launch a kernel of SOURCE on the current stream, by default one block of 32 threads."""
         given = tuple(map(_narrow, arguments))
         self.module.get_function(name)(grid, (block,), given, shared_mem=shared)
 
     def stream(self, handle: int) -> Any:
-        """Return CuPy's stream for a handle of the runtime, which stays the caller's."""
+        """Return a CuPy stream for a handle of the runtime; the caller keeps ownership."""
         foreign = SimpleNamespace(__cuda_stream__=lambda: (0, handle))
         return self.cupy.cuda.Stream.from_external(foreign)
 
     def code(self, function: Callable[..., Any], *arguments: Any) -> int:
-        """Return what a function of the runtime or the driver answers."""
+        """Call a function of the runtime or the driver and return its error code, 0 if it succeeds."""
         try:
             function(*arguments)
         except (self.runtime.CUDARuntimeError, self.driver.CUDADriverError) as error:
@@ -126,14 +126,14 @@ class Cuda:
         return 0
 
     def finding(self, name: str, *arguments: Any) -> str:
-        """Return what is said of a launch, and of all that comes before, when the device has run it."""
+        """Launch a kernel that fails, and return the text of the error that the next synchronisation raises."""
         self.launch(name, *arguments)
         with pytest.raises(self.runtime.CUDARuntimeError) as error:
             self.runtime.deviceSynchronize()
         return str(error.value)
 
     def pinned(self, count: int, value: float = 0) -> Any:
-        """Return floats of the host that the device can use."""
+        """Return an array of floats in pinned host memory."""
         memory = self.cupy.cuda.alloc_pinned_memory(4 * count)
         array = np.frombuffer(memory, np.float32, count)
         array[:] = value
@@ -147,33 +147,33 @@ def _cuda() -> Cuda:
 
 @pytest.fixture
 def cuda(_cuda: Cuda) -> Iterator[Cuda]:
-    """CuPy and the kernels; whatever a test leaves to run has run before the next one."""
+    """CuPy and the kernels of SOURCE. After each test the device is synchronised, so no work is left over."""
     yield _cuda
     _cuda.code(_cuda.runtime.deviceSynchronize)
 
 
 @pytest.fixture
 def module(cuda: Cuda, request: pytest.FixtureRequest) -> Any:
-    """The kernels' module once more: CuPy loads the same text once only, and with it variables and attributes."""
+    """A separate module of the same kernels: CuPy loads equal source only once, and then shares variables."""
     return cuda.cupy.RawModule(code=f"{SOURCE}// {request.node.name}")
 
 
 @pytest.fixture
 def emulated() -> None:
-    """Leave a test out on a real device."""
+    """Skip the test on a real device."""
     if hardware():
         pytest.skip("it is about the emulated device")
 
 
 @pytest.fixture
 def library(emulated: None) -> ctypes.CDLL:
-    """The emulated driver."""
+    """The emulated driver, for its C functions."""
     return ctypes.CDLL("libcuda.so.1")
 
 
 @pytest.fixture
 def sticky(library: ctypes.CDLL) -> Iterator[None]:
-    """Let errors of kernels be the end of their context, as they are on a device."""
+    """Make kernel errors sticky for a test, as on a real device: the context is lost."""
     library.emulated_reset(1)
     yield
     library.emulated_reset(0)
@@ -181,7 +181,7 @@ def sticky(library: ctypes.CDLL) -> Iterator[None]:
 
 @pytest.fixture
 def other(cuda: Cuda) -> Iterator[Any]:
-    """A second device."""
+    """A second device; skips the test if there is only one."""
     if cuda.runtime.getDeviceCount() < 2:
         pytest.skip("there is one device only")
     yield cuda.cupy.cuda.Device(1)

@@ -1,4 +1,4 @@
-"""Lets the emulator evaluate expressions of CUDA C++, and values to do that with."""
+"""Evaluate CUDA C++ expressions in the emulator, on arrays of operands; also operand values and exact rounding."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ CUDA_TYPES = {
 
 
 def number_format(dtype: Any) -> tuple[int, int, float]:
-    """Return the bits of the significand, the exponent of the smallest subnormal, and the largest finite value."""
+    """Return a format's bits of the significand, exponent of the smallest subnormal, and largest finite value."""
     limits = ml_dtypes.finfo(dtype)
     return limits.nmant + 1, int(limits.minexp - limits.nmant), float(limits.max)
 
 
 def run(architecture: str, expressions: Sequence[str], operands: Sequence[Any], result: Any) -> Any:
-    """Evaluate expressions in x, y and z, one row of operands per thread; return (expression, thread)."""
+    """Evaluate expressions in x, y and z, one row of operands per thread; return an array (expression, thread)."""
     kinds = [CUDA_TYPES[operand.dtype.name] for operand in operands]
     letters = "xyz"[: len(operands)]
     inputs = ", ".join(f"const {kind}* {letter}s" for kind, letter in zip(kinds, letters, strict=True))
@@ -60,6 +60,7 @@ extern "C" __global__ void evaluate({inputs}, {CUDA_TYPES[np.dtype(result).name]
 
 
 def integers(dtype: Any, seed: int) -> Any:
+    """Return 64 integers of a type, small and large ones at random, beginning with special values."""
     limits = np.iinfo(dtype)
     generator = np.random.default_rng(seed)
     small = generator.integers(-100, 101, 64)
@@ -70,7 +71,7 @@ def integers(dtype: Any, seed: int) -> Any:
 
 
 def nearest(value: Fraction, dtype: Any) -> Any:
-    """Round to nearest even, once."""
+    """Return an exact value rounded once to a floating-point type, to nearest, ties to even."""
     dtype = np.dtype(dtype)
     bits, smallest, largest = number_format(dtype)
     if value == 0:
@@ -86,7 +87,7 @@ def nearest(value: Fraction, dtype: Any) -> Any:
 
 
 def finite_values(dtype: Any, seed: int, count: int = 64) -> Any:
-    """Return normal numbers, neighbours of 1, subnormals and large numbers."""
+    """Return random finite values: normal numbers, neighbours of 1, subnormals and large numbers."""
     dtype = np.dtype(dtype)
     bits, smallest, largest = number_format(dtype)
     generator = np.random.default_rng(seed)
@@ -98,7 +99,7 @@ def finite_values(dtype: Any, seed: int, count: int = 64) -> Any:
 
 
 def same_bits(a: Any, b: Any) -> bool:
-    """Compare with signs of zeros, and any NaN with any NaN."""
+    """Return whether two arrays have the same bits, so that -0 differs from +0; any NaN equals any NaN."""
     nan = np.isnan(a.astype(np.float64)) & np.isnan(b.astype(np.float64))
     kind = f"u{a.dtype.itemsize}"
     return bool((nan | (a.view(kind) == b.view(kind))).all())

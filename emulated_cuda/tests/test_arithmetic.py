@@ -1,4 +1,4 @@
-"""Instructions compute what Python's integers and fractions give, rounded once, subnormals included."""
+"""Arithmetic instructions give the results of Python's integers and fractions, rounded once, subnormals included."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def architecture(request: pytest.FixtureRequest) -> str:
 
 
 def wrap(value: int, dtype: Any) -> int:
-    """Take a number modulo 2**bits, as the type shows it."""
+    """Return an integer wrapped to the range of a type."""
     bits = 8 * np.dtype(dtype).itemsize
     value %= 2**bits
     return value - 2**bits if np.dtype(dtype).kind == "i" and value >= 2 ** (bits - 1) else value

@@ -1,4 +1,4 @@
-"""Where arrays of CuPy's pools begin and end, and how long they are there."""
+"""Bounds and lifetimes of arrays from CuPy's memory pools: an access beyond an array, or after its end, is reported."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ os._exit(0)
 
 @pytest.fixture
 def pool(cuda: Any) -> Iterator[Any]:
-    """A pool that is used for all arrays of a test, which are parts of one block."""
+    """A memory pool with one block of 64 KiB, from which all small arrays of the test are allocated."""
     made = cuda.cupy.cuda.MemoryPool()
     made.malloc(_BLOCK)
     with cuda.cupy.cuda.using_allocator(made.malloc):
@@ -208,7 +208,7 @@ def test_arrays_without_elements_have_no_memory(cuda: Any, pool: Any) -> None:
 
 
 def test_settings_leave_bounds_to_the_pool_and_let_errors_stick() -> None:
-    """A process of its own: both are told once, before CuPy is imported."""
+    """In a separate process, because these settings are only read before CuPy is imported."""
     root = Path(emulated_cuda.__file__).parents[1]
     settings = {"EMULATED_CUDA_EXACT_BOUNDS": "0", "EMULATED_CUDA_STICKY_ERRORS": "1", "PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, "-c", _PLAIN], env=os.environ | settings, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Captures and graphs, by "Creating a Graph Using Stream Capture" of NVIDIA's CUDA C++ Programming Guide."""
+"""Stream capture and graphs, by "Creating a Graph Using Stream Capture" of NVIDIA's CUDA C++ Programming Guide."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NONE, ACTIVE = False, True
 
 @pytest.fixture
 def streams(cuda: Any) -> Iterator[list[Any]]:
-    """Three that wait for nothing but what they are told to; what a test still captures is dropped."""
+    """Three non-blocking streams; a capture that is still active at the end of the test is dropped."""
     made = [cuda.cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
     yield made
     for stream in made:
@@ -39,13 +39,13 @@ def y(cuda: Any) -> Any:
 
 
 def add(cuda: Any, stream: Any, y: Any, value: float = 1.0) -> int:
-    """Return what a launch of `y += value` answers."""
+    """Launch ``y += value`` on a stream and return the error code."""
     with stream:
         return int(cuda.code(cuda.launch, "add", y, y, 64, value))
 
 
 def end(cuda: Any, stream: Any) -> int:
-    """End a capture and drop what it made; return what the runtime answers."""
+    """End a capture, destroy its graph, and return the error code."""
     return int(cuda.code(lambda: cuda.runtime.graphDestroy(cuda.runtime.streamEndCapture(stream.ptr))))
 
 
@@ -79,7 +79,7 @@ def test_a_graph_runs_whenever_it_is_launched_in_the_stream_s_order(cuda: Any, o
 
 
 def test_one_graph_in_two_streams_runs_once_at_a_time(cuda: Any, streams: list[Any], y: Any) -> None:
-    """An executable graph does not run beside itself."""
+    """Launches of one executable graph are serialised, also on different streams."""
     with streams[0]:
         streams[0].begin_capture()
         for _ in range(3):
@@ -341,7 +341,8 @@ def test_a_capture_ends_with_the_stream_where_it_began(cuda: Any, streams: list[
 
 # ---------------------------------------------------------------- modes
 
-# What may interfere with a capture: cudaMalloc, by the documentation of cudaThreadExchangeStreamCaptureMode.
+# Whether cudaMalloc, which is unsafe during captures, is allowed, by the capture mode and the thread that calls it
+# (documentation of cudaThreadExchangeStreamCaptureMode).
 ALLOWED = {(GLOBAL, "own"): 0, (GLOBAL, "other"): 0, (THREAD_LOCAL, "own"): 0, (THREAD_LOCAL, "other"): 1}
 
 

@@ -1,7 +1,8 @@
-"""Kernels that overlap the one before: "Programmatic Dependent Launch" of the Programming Guide, PTX's griddepcontrol.
+"""Programmatic dependent launch: races between a kernel and one that may overlap it are reported.
 
-Such a kernel may start before the one before it has ended. What that one writes it sees behind griddepcontrol.wait
-alone, and nothing orders what comes later behind a kernel that nobody has waited for.
+By the CUDA C++ Programming Guide and PTX's griddepcontrol, such a kernel may start before the kernel before it has
+finished, and sees its writes only after griddepcontrol.wait. If no thread waits, later kernels are not ordered after
+that one either.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 
 class Chain:
-    """Kernels and three arrays of 32 numbers, of which the first two have values."""
+    """The kernels of SOURCE, and three arrays of 32 integers, initially zero."""
 
     def __init__(self, cuda: Any) -> None:
         self.cuda, self.driver = cuda, importlib.import_module("cuda.bindings.driver")
@@ -65,7 +66,7 @@ class Chain:
         self.module.get_function(name)((1,), (32,), arguments)
 
     def chained(self, name: str, *arguments: Any, stream: int = 0, attribute: int = SERIALIZATION) -> int:
-        """Return what cuLaunchKernelEx answers."""
+        """Launch with programmatic stream serialization by cuLaunchKernelEx, and return its error code."""
         driver = self.driver
         given = driver.CUlaunchAttribute()
         given.id = driver.CUlaunchAttributeID(attribute)
@@ -80,7 +81,7 @@ class Chain:
         return int(driver.cuLaunchKernelEx(config, function.ptr, places.ctypes.data, 0)[0])
 
     def finding(self) -> str:
-        """Return what the device says when it has run all that it was given."""
+        """Run all pending work, and return the text of the error or ""."""
         try:
             self.cuda.runtime.deviceSynchronize()
         except self.cuda.runtime.CUDARuntimeError as error:
@@ -142,7 +143,7 @@ def test_reading_what_both_read_is_no_race(chain: Chain) -> None:
 
 @pytest.mark.parametrize("between", ["launch", "host", "other stream"])
 def test_what_has_ended_is_not_overlapped(chain: Chain, between: str) -> None:
-    """Two launches back is behind a kernel that waited; so is what the host has waited for, or another stream's."""
+    """Nothing overlaps two launches back if the one between waited, after a host synchronisation, or across streams."""
     chain.plain("fill", chain.x, 4)
     if between == "launch":
         chain.chained("waits_and_lets_go", chain.z, chain.y)
@@ -159,7 +160,7 @@ def test_what_has_ended_is_not_overlapped(chain: Chain, between: str) -> None:
 
 
 def test_a_kernel_that_lets_the_next_one_go_before_it_waits_does_not_order_it(chain: Chain) -> None:
-    """The third may then run beside the first."""
+    """The second kernel lets the third one start before it has waited itself, so the third may overlap the first."""
     chain.plain("fill", chain.x, 4)
     chain.chained("lets_go_and_waits", chain.z, chain.y)
     chain.chained("reads_first", chain.x, chain.z)

@@ -1,4 +1,4 @@
-"""The package by itself: it needs no gpuconv, and the folder of a checkout does not pass for it."""
+"""The package is independent of gpuconv, and the folder emulated_cuda of a checkout is not imported in its place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAYS = (
 
 
 def imported(path: Path) -> set[str]:
-    """Return the packages that a module imports, wherever it does, also by `importlib`."""
+    """Return the names of the packages that a module imports anywhere, with `importlib` too."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -40,9 +40,10 @@ def test_nothing_of_gpuconv_is_imported_by_the_package_or_its_tests() -> None:
 
 
 def python(*arguments: str, path: str | None = None, folder: Path = ROOT) -> tuple[int, str, str]:
-    """Return how Python ends that sees no installed package but what is in PYTHONPATH, and what it writes.
+    """Run Python code with no installed packages but those of PYTHONPATH; return exit code, output and errors.
 
-    It begins without site-packages, then adds NumPy's folder: an installed `emulated_cuda` has a path of its own there.
+    Python starts without site-packages, so that no path file there adds an installed `emulated_cuda`; then the folder
+    that contains NumPy is appended to `sys.path`.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     environment |= {} if path is None else {"PYTHONPATH": path}
@@ -86,7 +87,7 @@ def test_the_folder_of_a_checkout_gives_way_to_the_installed_package(tmp_path: P
 @pytest.mark.gpu
 @pytest.mark.usefixtures("emulated")
 def test_pytest_finds_the_plugin_from_the_root_of_a_checkout() -> None:
-    """Pytest's command line leaves the working folder out of `sys.path`, ``python -m pytest`` begins with it."""
+    """The command ``pytest`` does not add the working folder to `sys.path`; ``python -m pytest`` puts it first."""
     options = ["-p", "emulated_cuda.plugin", "--help", "-p", "no:cacheprovider"]
     for command in ([sys.executable, "-m", "pytest"], [sys.executable, "-P", "-m", "pytest"]):
         if "-P" in command and sys.version_info < (3, 11):

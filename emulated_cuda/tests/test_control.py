@@ -1,4 +1,4 @@
-"""What a test may ask of the emulated driver: other settings for a while, each launch, what is known of memory."""
+"""The module emulated_cuda.control: temporary settings, a view of each launch, and states of bytes of memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("emulated")]
 
 
 def states(array: Any) -> list[int]:
-    """Return what is known of the first byte of each element."""
+    """Return the state of the first byte of each element."""
     found = control.marks(array.data.ptr, array.nbytes)
     assert found is not None
     return found[:: array.itemsize].tolist()

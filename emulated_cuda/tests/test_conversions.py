@@ -1,4 +1,4 @@
-"""Conversions round once, minima and maxima order zeros and NaN as PTX says, directed rounding goes its way."""
+"""Conversions round once, min and max order zeros and NaN as PTX defines, and rounding modes are applied."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def chosen(a: float, b: float, largest: bool, nan_wins: bool) -> float:
 
 
 def instruction(name: str) -> str:
-    """Return an expression that is one instruction on floats."""
+    """Return an expression that applies one PTX instruction to the floats x and y."""
     return f"""[](float a, float b) {{
         float result;
         asm("{name}.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
@@ -51,7 +51,7 @@ def instruction(name: str) -> str:
     }}(x, y)"""
 
 
-# Expressions, and whether NaN wins.
+# For each type: expressions, and whether the result is NaN if either operand is.
 EXTREMES: dict[str, list[tuple[str, bool]]] = {
     "float32": [("f{}f(x, y)", False), (instruction("{}"), False), (instruction("{}.NaN"), True)],
     "float64": [("f{}(x, y)", False)],
@@ -84,7 +84,7 @@ def test_a_nan_that_is_made_is_the_canonical_one(architecture: str) -> None:
 
 
 def ties(dtype: Any) -> Any:
-    """Return doubles at, and next to, the middle between neighbours of a format, subnormal and overflowing ones too."""
+    """Return doubles at and next to midpoints between neighbours of a format, for subnormals and near overflow too."""
     bits, smallest, largest = number_format(dtype)
     steps = np.arange(0.5, 8, 0.5)
     top = largest + 2.0 ** (math.frexp(largest)[1] - bits) * np.array([-1, 0.25, 0.5, 0.75, 1])
@@ -152,7 +152,7 @@ def test_floats_become_integers_by_cutting_off_and_clamping(
     with np.errstate(over="ignore"):
         x = np.array([*values, np.inf, -np.inf, np.nan]).astype(source)
     text = expression if source != np.float16 else expression.replace("x)", "float(x))").replace(")x", ")float(x)")
-    defined = x[np.isfinite(x)] if np.dtype(target).itemsize == 8 else x  # NaN of 64 bits is left open
+    defined = x[np.isfinite(x)] if np.dtype(target).itemsize == 8 else x  # PTX does not define NaN to 64-bit integers
     (results,) = run(architecture, [text], [defined], target)
     assert results.tolist() == [clamped(float(value), target) for value in defined]
 

@@ -1,4 +1,4 @@
-"""BLAS on emulated memory against NumPy: by CuPy's thin wrapper of cuBLAS, so that every argument is the test's own."""
+"""The cuBLAS replacement against NumPy, through CuPy's thin wrapper, so that a test chooses every argument."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def numbers(random: np.random.Generator, shape: tuple[int, ...], letter: str) ->
 
 
 def in_columns(matrix: Array, stride: int) -> Any:
-    """Return a device's copy in columns, with NaN between them: its memory has `stride` rows."""
+    """Return a column-major copy on the device with leading dimension `stride`; the padding is NaN."""
     room = np.full((matrix.shape[1], stride), NAN, matrix.dtype)
     room[:, : matrix.shape[0]] = matrix.T
     return cupy().asarray(room)
@@ -48,12 +48,12 @@ def applied(matrix: Array, operation: int) -> Array:
 
 
 def stored(matrix: Array, operation: int) -> Array:
-    """Return what becomes the matrix by an operation: each of the three is its own inverse."""
+    """Return the matrix A for which op(A) is `matrix`: each of the three operations is its own inverse."""
     return applied(matrix, operation)
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Call one of cuBLAS's functions: arrays of either side are passed by address."""
+    """Call a cuBLAS function by CuPy's wrapper; arrays of the host and of the device are passed by address."""
     module = importlib.import_module("cupy.cuda").cublas
     kept = [np.asarray(given) if isinstance(given, np.generic) else given for given in arguments]
     addresses = [
@@ -96,7 +96,7 @@ def test_products_of_matrices(letter: str, operation_a: int, operation_b: int, r
     left, right = in_columns(stored(a, operation_a), 8), in_columns(stored(b, operation_b), 10)
     call(f"{letter}gemm", operation_a, operation_b, m, n, k, alpha, left, 8, right, 10, beta, on_device, 9)
     close(on_device[:, :m].T, alpha * (a @ b) + beta * c)
-    assert cupy().isnan(on_device[:, m:]).all()  # what lies between the columns is left alone
+    assert cupy().isnan(on_device[:, m:]).all()  # the padding is unchanged
 
 
 @pytest.mark.parametrize("letter", TYPES)
@@ -170,7 +170,7 @@ def test_a_batch_may_share_a_matrix(random: np.random.Generator) -> None:
 def test_products_of_types_told_by_number(
     of_operands: str, of_result: str, compute: int, random: np.random.Generator
 ) -> None:
-    """Small whole numbers: every product and sum is exact in all of these types."""
+    """Operands are small integers, so every product and sum is exact in all of these types."""
     a, b = random.integers(-5, 6, (2, 4, 9)), random.integers(-5, 6, (2, 9, 3))
     scalar = {"f2": "f4"}.get(of_result, of_result)
     one, zero = np.ones(1, scalar), np.zeros(1, scalar)
@@ -188,7 +188,7 @@ def test_products_of_types_told_by_number(
 
 def test_sums_of_halves_are_made_in_single_precision() -> None:
     ones = cupy().ones((4096, 1), np.float16)
-    assert float((ones.T @ ones)[0, 0]) == 4096  # in halves, 2048 + 1 is 2048
+    assert float((ones.T @ ones)[0, 0]) == 4096  # in float16, 2048 + 1 is 2048
 
 
 # ---------------------------------------------------------------- other matrices
@@ -249,7 +249,7 @@ def test_products_with_a_vector(
 
 
 def spread(vector: Array, step: int) -> Any:
-    """Return a device's copy as BLAS steps through it: from the end where the step is negative."""
+    """Return a copy on the device with an increment, reversed if it is negative as in BLAS; the gaps are NaN."""
     room = np.full(len(vector) * abs(step), NAN, vector.dtype)
     room[:: abs(step)] = vector[:: 1 if step > 0 else -1]
     return cupy().asarray(room)
@@ -383,7 +383,7 @@ def synchronised(text: str) -> Any:
 
 @pytest.fixture
 def memory() -> Iterator[int]:
-    """16 bytes of a device, straight from the driver: nobody wrote them."""
+    """The address of 16 unwritten bytes of device memory, allocated without CuPy's memory pool."""
     runtime = cupy().cuda.runtime
     address = runtime.malloc(16)
     yield address

@@ -1,4 +1,4 @@
-"""Random numbers in emulated memory: known answers of the generator, moments, repeatability, ends."""
+"""The cuRAND replacement: known answers of the generator, moments of distributions, reproducibility, bounds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def drawn(generator: int, function: str, count: int, dtype: str, *arguments: flo
 
 
 def test_words_are_those_of_philox(generator: int) -> None:
-    """The known answer that the authors' library has for a key and a counter of zero."""
+    """The known answer of the authors' library for key 0 and counter 0."""
     curand().setPseudoRandomGeneratorSeed(generator, 0)
     words = drawn(generator, "generate", 4, "u4")
     assert [f"{word:08x}" for word in words] == ["6627e8d5", "e169c58d", "bc57ac4c", "9b00dbd8"]
@@ -93,7 +93,7 @@ def test_poisson_numbers(rate: float, generator: int) -> None:
 
 
 def test_an_odd_count_of_normal_numbers_is_refused(generator: int, capfd: pytest.CaptureFixture[str]) -> None:
-    """CuPy itself never asks for one."""
+    """By the C function, because CuPy always requests an even count."""
     library = ctypes.CDLL("libcurand.so.10")
     mean, deviation = ctypes.c_float(0), ctypes.c_float(1)
     status = library.curandGenerateNormal(ctypes.c_void_p(generator), None, ctypes.c_size_t(3), mean, deviation)

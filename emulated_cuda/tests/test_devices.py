@@ -1,4 +1,4 @@
-"""Several devices: what each has of its own, peers, and the contexts of threads."""
+"""Several devices: memory and streams of each, peer access, and contexts of threads."""
 
 from __future__ import annotations
 
@@ -126,12 +126,12 @@ def test_memory_is_that_of_the_current_device(cuda: Any, other: Any) -> None:
 
 @pytest.fixture
 def apart(cuda: Any, other: Any) -> Any:
-    """A second device; neither may use the other's memory, whatever CuPy has enabled for copies between them."""
+    """A second device, with peer access disabled in both directions; CuPy may have enabled it for copies."""
 
     enable, disable = cuda.runtime.deviceEnablePeerAccess, cuda.runtime.deviceDisablePeerAccess
 
     def disabled() -> list[tuple[Any, int]]:
-        """Return whose access to whom was there."""
+        """Disable peer access; return the pairs of device and peer for which it was enabled."""
         found = []
         for device, peer in ((cuda.cupy.cuda.Device(0), 1), (other, 0)):
             with device:
@@ -148,7 +148,7 @@ def apart(cuda: Any, other: Any) -> Any:
 
 @pytest.fixture
 def peers(cuda: Any, apart: Any) -> Any:
-    """Device 0 may use the memory of device 1 while the test runs."""
+    """A second device whose memory device 0 may access during the test."""
     if not cuda.runtime.deviceCanAccessPeer(0, 1):
         pytest.skip("device 0 cannot use the memory of device 1")
     cuda.runtime.deviceEnablePeerAccess(1)

@@ -1,4 +1,4 @@
-"""Errors: their names, where they are kept, and what of a device is left after them."""
+"""Errors: names, the last error, and the state of a device after an error."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 pytestmark = pytest.mark.gpu
 
 NOT_READY = 600
-FATAL = {"poke": 700, "misaligned": 716}  # by the kernel
+FATAL = {"poke": 700, "misaligned": 716}  # error code by kernel
 
 
 @pytest.fixture
 def failing(cuda: Any) -> dict[str, tuple[Any, ...]]:
-    """Arguments with which the kernels above fail."""
+    """Arguments with which the kernels of FATAL fail, by kernel."""
     x = cuda.cupy.zeros(64, "f")
     return {"poke": (x, 64), "misaligned": (x,)}
 
@@ -27,7 +27,7 @@ def failing(cuda: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def codes(header: str, prefix: str) -> list[tuple[str, int]]:
-    """Return what an enumeration of CUDA's headers names: its lines have a name, a sign and a number."""
+    """Return the names and values of an enumeration in CUDA's headers, from its lines ``name = value``."""
     folder = importlib.import_module("emulated_cuda.install").headers()
     text = (folder / header).read_text(encoding="utf-8", errors="replace")
     rows = [line.replace(",", " ").split() for line in text.splitlines() if line.strip().startswith(prefix)]

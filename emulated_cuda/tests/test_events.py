@@ -13,7 +13,7 @@ INVALID_VALUE, NOT_READY, INVALID_HANDLE = 1, 600, 400
 
 @pytest.fixture
 def streams(cuda: Any) -> list[Any]:
-    """Two that wait for nothing but what they are told to."""
+    """Two non-blocking streams."""
     return [cuda.cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
 
 

@@ -1,4 +1,4 @@
-"""Faults that kernels can have: each is reported, and the same kernel without it is not."""
+"""Faults of kernels, such as races and reads of unwritten memory: each is reported, and a correct kernel is not."""
 
 from __future__ import annotations
 

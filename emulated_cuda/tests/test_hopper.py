@@ -1,4 +1,4 @@
-"""TMA, mbarriers and wgmma of sm_90a: right where nothing is forgotten, reported where something is."""
+"""TMA, mbarriers and wgmma of sm_90a: correct kernels give right results; missing fences and waits are reported."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ CONVOLUTIONS = {
 
 
 def convolved(x: Any, weights: Any, strides: Any, pads: Any, dilations: Any) -> Any:
-    """Return a convolution of integers (N, C, H, W) with filters (K, C, R, S), as exact numbers (N, K, P, Q)."""
+    """Return the exact convolution (N, K, P, Q) of integers (N, C, H, W) with filters (K, C, R, S)."""
     padded = np.pad(x, ((0, 0), (0, 0), *((pad, pad) for pad in pads)))
     spans = [d * (count - 1) for d, count in zip(dilations, weights.shape[2:], strict=True)]  # from first to last tap
     total: Any = 0

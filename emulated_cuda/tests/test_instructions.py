@@ -1,4 +1,4 @@
-"""Loads, stores, copies, matrices and talk between lanes give what NumPy gives, counters what the code shows."""
+"""Loads, stores, copies, matrix and warp instructions give NumPy's results; counters match values computed by hand."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.gpu
 
 INVALID_VALUE, INVALID_HANDLE, OUT_OF_RESOURCES = 1, 400, 701
-UNASKED = 48 * 1024  # bytes of dynamic shared memory that a kernel may have without cuFuncSetAttribute
+UNASKED = 48 * 1024  # bytes of dynamic shared memory per block that need no cuFuncSetAttribute
 
 
 @pytest.fixture
@@ -19,12 +19,12 @@ def y(cuda: Any) -> Any:
 
 
 def launch(cuda: Any, name: str, *arguments: Any, **sizes: Any) -> int:
-    """Return what a launch answers."""
+    """Launch a kernel and return the error code."""
     return int(cuda.code(lambda: cuda.launch(name, *arguments, **sizes)))
 
 
 def raw_launch(cuda: Any, y: Any, grid: Any = (1, 1, 1), block: Any = (32, 1, 1), stream: int = 0) -> int:
-    """Return what cuLaunchKernel answers; CuPy's own launches make one of an axis of no blocks."""
+    """Call cuLaunchKernel and return its error code; CuPy's launches would replace a grid axis of 0 blocks by 1."""
     function = cuda.module.get_function("fill").kernel
     arguments = np.array([y.data.ptr], np.uint64), np.array([1], np.int32), np.array([1], np.float32)
     values = np.array([argument.ctypes.data for argument in arguments], np.uint64)

@@ -18,7 +18,7 @@ INVALID_VALUE, OUT_OF_MEMORY, INVALID_PITCH, INVALID_DIRECTION = 1, 2, 12, 21
 
 @pytest.fixture
 def raw(cuda: Any) -> Any:
-    """64 floats' memory from cudaMalloc."""
+    """The address of 256 bytes from cudaMalloc."""
     pointer = cuda.runtime.malloc(256)
     yield pointer
     cuda.code(cuda.runtime.free, pointer)

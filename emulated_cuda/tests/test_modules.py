@@ -17,7 +17,7 @@ EMPTY = HEAD + ".visible .entry nothing()\n{\n  ret;\n}\n"
 
 
 def load(cuda: Any, image: str) -> Any:
-    """Return a module, which goes when it is dropped."""
+    """Load a module from PTX; it is unloaded when the object is deleted."""
     cuda.runtime.free(0)
     module = cuda.cupy.cuda.Module()
     module.load(image.encode() + b"\0")
@@ -138,7 +138,7 @@ def test_unloading_waits_for_kernels_and_takes_variables_away(cuda: Any, emulate
 def test_unloading_waits_for_kernels_of_other_devices_than_the_current_one(
     cuda: Any, other: Any, emulated: None
 ) -> None:
-    """A module may go at any time: when the garbage collector runs."""
+    """The garbage collector may unload a module at any time, while any device is current."""
     cuda.runtime.free(0)
     handle, y = cuda.driver.moduleLoadData(EMPTY.encode() + b"\0"), cuda.pinned(4)
     cuda.launch("fill", y.ctypes.data, 4, 1.0)

@@ -1,4 +1,4 @@
-"""Numba on the emulated device: it is given a driver of its own, whose cuInit NVRTC does not find."""
+"""Numba on the emulated device, with its separate driver library, whose cuInit NVRTC does not find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA C++ compiled to PTX without CuPy: what it may include, what errors say, and what to install for NVRTC."""
+"""emulated_cuda.nvrtc: compile CUDA C++ without CuPy; included files, error messages, and a missing NVRTC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/emulated-cuda.md says to do, outside of the checkout: its example, and exit codes of processes."""
+"""The instructions of docs/emulated-cuda.md, followed outside a checkout: its example, and exit codes of processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def block(language: str) -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package as its wheel has it, and gpuconv's kernels; no other part of the checkout."""
+    """A folder for PYTHONPATH with the package as in its wheel, and with gpuconv and its kernels."""
     folder = tmp_path_factory.mktemp("installed")
     package = Path(emulated_cuda.__file__).parent
     shutil.copytree(package, folder / "emulated_cuda", ignore=shutil.ignore_patterns("__py*"))
@@ -42,7 +42,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(installed: Path, folder: Path, *arguments: str) -> tuple[int, str, str]:
-    """Return how Python ends in a folder, and what it writes."""
+    """Run Python in a folder; return exit code, output and errors."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CUPY_", "GPUCONV_"))}
     environment |= {"PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
     done = subprocess.run(

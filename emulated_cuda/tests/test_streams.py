@@ -24,7 +24,7 @@ def blocking(cuda: Any) -> Any:
 
 
 def filled(cuda: Any, stream: Any, value: float) -> Any:
-    """Return an array that a stream fills, later."""
+    """Return an array, after a kernel that fills it has been enqueued on a stream."""
     y = cuda.cupy.empty(64, "f")
     with stream:
         cuda.launch("fill", y, 64, value)

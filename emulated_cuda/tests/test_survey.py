@@ -1,4 +1,4 @@
-"""CuPy's functions on the emulated device: those of the survey, with NumPy's results."""
+"""The CuPy functions of emulated_cuda.survey give NumPy's results on the emulated device."""
 
 from __future__ import annotations
 

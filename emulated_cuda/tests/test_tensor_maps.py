@@ -1,4 +1,4 @@
-"""Maps of tensors, by cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col of the driver's documentation."""
+"""Tensor maps, by the driver's documentation of cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NONE, BYTES_32, BYTES_64, BYTES_128 = range(4)  # CU_TENSOR_MAP_SWIZZLE_…
 
 
 class Tiled(NamedTuple):
-    """A map's arguments, innermost first: by default of 8 x 16 floats in boxes of 4 x 8."""
+    """Arguments of cuTensorMapEncodeTiled, innermost first: by default 8 x 16 floats in boxes of 4 x 8."""
 
     sizes: tuple[int, ...] = (16, 8)
     strides: tuple[int, ...] = (64,)
@@ -27,7 +27,10 @@ class Tiled(NamedTuple):
 
 
 class Im2col(NamedTuple):
-    """A map's arguments: by default of 2 images of 6 x 5 pixels with 8 channels, with a border of one pixel."""
+    """Arguments of cuTensorMapEncodeIm2col: by default 2 images of 6 x 5 pixels, 8 channels, for a 3 x 3 filter.
+
+    The corners -1 are those of a filter with a padding of one pixel on each side.
+    """
 
     sizes: tuple[int, ...] = (8, 5, 6, 2)
     strides: tuple[int, ...] = (32, 160, 960)
@@ -56,13 +59,13 @@ def words(kind: Any, values: tuple[int, ...]) -> Any:
 
 
 def room() -> Any:
-    """Return memory for a map, at a multiple of 64 bytes."""
+    """Return the address of memory for a tensor map, aligned to 64 bytes, and the object that owns the memory."""
     memory = ctypes.create_string_buffer(192)
     return ctypes.c_void_p(-(-ctypes.addressof(memory) // 64) * 64), memory
 
 
 def encode(driver: Any, x: Any, what: Tiled | Im2col) -> int:
-    """Return what the driver answers."""
+    """Encode a tensor map of x, and return the driver's error code."""
     place, _memory = room()
     address = ctypes.c_void_p(x.data.ptr + (what.offset if isinstance(what, Tiled) else 0))
     begin = (place, FLOAT32, len(what.sizes), address)
@@ -132,6 +135,6 @@ def test_the_same_map_has_the_same_bytes(driver: Any, x: Any) -> None:
 
 @pytest.mark.usefixtures("emulated")
 def test_201_a_thread_without_a_context_makes_no_maps(driver: Any, x: Any) -> None:
-    """gpuconv's users call from any thread; NVIDIA lists CUDA_ERROR_INVALID_CONTEXT."""
+    """NVIDIA documents CUDA_ERROR_INVALID_CONTEXT; clients may call from any thread."""
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(encode, driver, x, Tiled()).result() == INVALID_CONTEXT

@@ -1,7 +1,7 @@
-"""The emulator's wgmma against NumPy: shapes and types that kernels use, both orders of B, all steps along K of a tile,
-and the first factor in registers.
+"""The emulator's wgmma against NumPy, with kernels that are generated for each case.
 
-Kernels are generated: operands are copied to shared memory byte by byte as NumPy has laid them out.
+Cases: shapes and element types, B stored K-major and MN-major, all steps along K of a tile, and A in registers. NumPy
+lays out and swizzles the operands; the kernels copy them to shared memory unchanged.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ products(const uint4* a, const uint4* b, float* d, unsigned long long a_fields, 
 
 
 def source(kind: str, columns: int, transposed: bool, fenced: bool = True) -> str:
-    """The kernel's text for one type of the factors."""
+    """Return the source of a kernel for an element type and N (`columns`); `transposed`: B is MN-major."""
     count = columns // 2
     registers = ", ".join(f"%{number}" for number in range(count))
     orders = "" if kind == "tf32" else f", 0, {int(transposed)}"
@@ -65,7 +65,7 @@ def source(kind: str, columns: int, transposed: bool, fenced: bool = True) -> st
 
 
 def swizzled(rows: Any) -> Any:
-    """Rows of 128 bytes each, whose pieces of 16 change places by the row's number among eight."""
+    """Apply the 128-byte swizzle to rows of 128 bytes: 16-byte chunk c of row r moves to chunk c ^ (r % 8)."""
     pieces = np.ascontiguousarray(rows).view(np.uint8).reshape(-1, 8, 16)
     result = np.empty_like(pieces)
     for row in range(len(pieces)):
@@ -75,7 +75,7 @@ def swizzled(rows: Any) -> Any:
 
 
 def fields(leading: int, stride: int) -> int:
-    """A descriptor without its address, of 128-byte swizzle."""
+    """Return a matrix descriptor for 128-byte swizzle without its start address; byte offsets as in PTX."""
     return leading // 16 << 16 | stride // 16 << 32 | 1 << 62
 
 
@@ -132,7 +132,7 @@ def check(kind: str, columns: int, transposed: bool = False, *, fenced: bool = T
     generator = np.random.default_rng(columns)
     a, b = (generator.integers(-9, 10, (rows, depth)).astype(np.float32) for rows in (64, columns))
     given_a, given_b = (np.nextafter(number, 2 * number) if inexact else number for number in (a, b))
-    if transposed:  # pieces of 64 columns x 64 of K, a column's numbers one row apart
+    if transposed:  # MN-major: tiles of 64 columns by 64 along K, one row per k
         laid = np.concatenate([given_b[first : first + 64].T for first in range(0, columns, 64)])
         b_fields, b_step = fields(64 * 128, 8 * 128), 16 * 128
     else:
@@ -206,7 +206,7 @@ def test_several_products_may_read_the_same_registers() -> None:
 
 
 def test_registers_are_free_as_soon_as_their_own_products_are_done() -> None:
-    """While a product of other ones is under way."""
+    """A wgmma group that reads other registers may still be pending."""
     check_registers(64, _LOOP_OF_TWO.replace("KEEP", "1"))
 
 

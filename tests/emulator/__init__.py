@@ -1,7 +1,9 @@
-"""Run CUDA kernels on a CPU from their PTX, checking every memory access and every synchronisation.
+"""Run gpuconv's CUDA kernels on the CPU: their PTX is interpreted, with checks of every access and synchronisation.
 
-with emulated_cuda(architecture="sm_90a") as emulated:
-    y = gpuconv.conv(x, w)  # NumPy arrays, computed by the CUDA backend
+Example::
+
+    with emulated_cuda(architecture="sm_90a") as emulated:
+        y = gpuconv.conv(x, w)  # x and w are NumPy arrays; the CUDA backend computes y
 """
 
 from __future__ import annotations

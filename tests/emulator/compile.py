@@ -1,4 +1,8 @@
-"""The architectures for which tests compile kernels, and the PTX of tests' own kernels with gpuconv's headers."""
+"""Choose the architecture that tests compile each kernel for, and compile test kernels that include gpuconv's headers.
+
+Each kernel is usually compiled for one architecture, chosen by a hash of its name: so a run compiles every kernel once,
+and all architectures occur.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,11 @@ from gpuconv.cuda.build import kernel_files, nvrtc
 from gpuconv.cuda.build.variant import Variant
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
-READ = "sm_90a"  # the architecture whose machine code tests read
+READ = "sm_90a"  # for kernels whose machine code tests read, or whose instructions they count
 KERNELS = Path(__file__).parent / "kernels"
-# Kernels whose machine code tests read, and some that are slow to compile. They are compiled only for READ, once per
-# run; the others are spread over all architectures.
-# (One instruction differs on older architectures: tests/kernels/test_specimens.py.)
+# Names of kernels that are always compiled for READ: those whose machine code tests read, and slow-to-compile ones
+# whose instructions they count. The other kernels get one of their architectures by `turn`.
+# tests/kernels/test_specimens.py covers the instruction that differs on older architectures.
 _IS_READ = re.compile(
     r"conv_(transpose_(interleaved_)?)?[a-z]+\d+_3d_\d+x\d+x\d+(_uniform)?"
     r"|conv_float\d+_3d_(mma|tf32|3xtf32)_.+|conv_bfloat16_3d_mma_128x128x64_vector"
@@ -30,18 +34,17 @@ _IS_READ = re.compile(
 
 
 def own(variant: Variant) -> list[str]:
-    """Return the architectures that a kernel compiles for."""
+    """Return the architectures of ARCHITECTURES that a kernel can be compiled for."""
     return [architecture for architecture in ARCHITECTURES if variant.compiles_for(architecture)]
 
 
 def is_read(variant: Variant) -> bool:
-    """Return whether tests read a kernel's machine code, so that it is always compiled for `READ`."""
+    """Return whether a kernel must be compiled for READ, because tests read its machine code or count instructions."""
     return variant.compiles_for(READ) and _IS_READ.fullmatch(variant.name) is not None
 
 
 def turn(variant: Variant) -> str:
-    """Return one architecture per kernel, always the same: a run compiles every kernel once and covers all
-    architectures."""
+    """Return the architecture that tests compile a kernel for: READ if they need it, else one by a hash of its name."""
     if is_read(variant):
         return READ
     mine = own(variant)
@@ -52,7 +55,19 @@ def turn(variant: Variant) -> str:
 def compile_ptx(
     name: str, architecture: str = "sm_90a", defines: tuple[str, ...] = (), source: str | None = None
 ) -> str:
-    """Return the PTX of ``name``.cu in the folder `kernels`, or of ``source`` under that name."""
+    """Return the PTX of a test kernel that may include gpuconv's headers.
+
+    Parameters
+    ----------
+    name : str
+        Name of the file, without ``.cu``, in the folder ``kernels``.
+    architecture : str
+        Compute capability, such as ``sm_90a``.
+    defines : tuple of str
+        Macro definitions, such as ``COUNT=3``.
+    source : str, optional
+        CUDA C++ to compile instead of the file; `name` is then its name in messages.
+    """
     options = (
         "--std=c++17",
         "--generate-line-info",

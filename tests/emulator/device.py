@@ -1,4 +1,8 @@
-"""Run gpuconv's operators on NumPy arrays by CuPy on the emulated device, recording every launch."""
+"""Run gpuconv's public functions on NumPy arrays, on the emulated CUDA device, and record every kernel launch.
+
+`emulated_cuda` is the context in which tests of CUDA kernels run. It moves NumPy arrays to the device, compiles kernels
+to PTX, and raises EmulatorError if a check of the emulator fails or an element of a result was not written.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +31,20 @@ from tests.emulator.compile import turn
 from tests.emulator.moving import moved_to_device
 from tests.harness import cuda_device
 
-_ADDRESS_IN_MAP = 0  # byte offset of the address in the engine's tensor maps
+_ADDRESS_IN_MAP = 0  # byte offset of the address in an encoded tensor map, as in async.hpp of the emulator
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
-    """One launch of one of gpuconv's kernels."""
+    """A launch of one of gpuconv's kernels.
+
+    Attributes
+    ----------
+    variant : Variant
+        The kernel.
+    launch : control.Launch
+        Grid, block, parameters and, if requested, counters.
+    """
 
     variant: Variant
     launch: control.Launch
@@ -44,21 +56,27 @@ class LaunchRecord:
     counters = property(lambda self: self.launch.counters)
 
     def names(self) -> dict[int, str]:
-        """Return the struct's names of the arrays by their addresses."""
+        """Return the names of the arrays that the parameters point to, by address: members of the kernel's struct."""
         found = pointers(self.variant.layout)
         return {int.from_bytes(self.parameters[at : at + 8], "little"): name for name, at in found}
 
 
 @dataclass
 class EmulatedCuda:
-    """Record of what happens inside `emulated_cuda`.
+    """The state of one `emulated_cuda` context, and the launches that it has seen.
+
+    The methods `limits_of`, `ptx` and `seconds` replace functions of gpuconv.cuda.
 
     Attributes
     ----------
-    architecture : what all kernels are compiled for; None: each for an architecture of its own.
-    limits : the device's limits as planners see them.
-    prepared : the cache of gpuconv.cuda's prepared calls.
-    launches : LaunchRecord of each launch, in order.
+    architecture : str or None
+        The architecture that all kernels are compiled for; None if `turn` chooses one for each.
+    limits : Limits
+        The device limits that planners see.
+    prepared : dict
+        gpuconv.cuda's cache of calls that are ready to launch.
+    launches : list of LaunchRecord
+        All launches, in order.
     """
 
     architecture: str | None
@@ -68,19 +86,19 @@ class EmulatedCuda:
     _variants: dict[str, Variant] = field(default_factory=dict)
 
     def limits_of(self, _: int) -> Limits:
-        """Replaces the query of the driver."""
+        """Return the device limits, instead of asking the driver."""
         return self.limits
 
     def ptx(self, variant: Variant, _: str) -> bytes:
-        """Replaces the compilation to a cubin."""
+        """Return the PTX of a kernel, instead of machine code; the architecture that is passed is ignored."""
         architecture = self.architecture or turn(variant)
         self._variants[variant.name] = variant
         return compiler.ptx(variant, architecture).encode()
 
     def see(self, launch: control.Launch) -> None:
-        """Record a launch of gpuconv's, and name its arrays in findings as the kernel's struct does."""
+        """Record a launch of gpuconv's, and name the arrays that it uses, for messages."""
         variant = self._variants.get(launch.name)
-        if variant is None:  # a kernel of CuPy
+        if variant is None:  # a kernel of CuPy's
             return
         record = LaunchRecord(variant, launch)
         for address, name in record.names().items():
@@ -89,7 +107,7 @@ class EmulatedCuda:
         self.launches.append(record)
 
     def counters(self) -> dict[str, Counters]:
-        """Return each kernel's counters, summed over launches; needs the option ``counters``."""
+        """Return the sums of each kernel's counters over all launches; empty unless `counters` was requested."""
         sums: dict[str, Counters] = {}
         for record in self.launches:
             if record.counters is not None:
@@ -98,14 +116,14 @@ class EmulatedCuda:
         return sums
 
     def seconds(self, run: Callable[[], Any]) -> float:
-        """Return a time that depends only on the launches: one nanosecond per thread."""
+        """Return a reproducible time for tuning: one nanosecond per launched thread."""
         before = len(self.launches)
         run()
         return sum(record.threads * prod(record.grid) for record in self.launches[before:]) / 1e9
 
     @contextmanager
     def findings_raised(self) -> Iterator[None]:
-        """Raise EmulatorError with the findings in a kernel, instead of the error that it failed."""
+        """Replace the CUDA error of a failed kernel by an EmulatorError with the findings of the check."""
         control.findings()
         try:
             yield
@@ -117,7 +135,7 @@ class EmulatedCuda:
 
 
 def pointers(layout: np.dtype[Any], start: int = 0) -> Iterator[tuple[str, int]]:
-    """Yield the names and byte offsets of a struct's pointers, at any depth, including those in tensor maps."""
+    """Yield the name and byte offset of each pointer in a kernel's struct: nested ones and those in tensor maps too."""
     for name in layout.names or ():
         kind, offset = layout.fields[name][:2]
         if kind == np.uint64:
@@ -129,7 +147,7 @@ def pointers(layout: np.dtype[Any], start: int = 0) -> Iterator[tuple[str, int]]
 
 
 def visible() -> Any:
-    """Show the device to a test from which it is hidden, as from most."""
+    """Return a context in which CuPy finds the device; most tests run with the device hidden."""
     runtime = importlib.import_module("cupy").cuda.runtime
     return mock.patch.object(runtime, "getDeviceCount", return_value=in_use[0].devices)
 
@@ -147,34 +165,36 @@ def emulated_cuda(
     threads: int = 1,
     **options: Any,
 ) -> Iterator[EmulatedCuda]:
-    """Run gpuconv's operators on NumPy arrays on the emulated device; each launch runs at once.
+    """Run gpuconv's operators on the emulated device in this context; they take and return NumPy arrays.
+
+    Each launch runs at once.
 
     Parameters
     ----------
     architecture : str, optional
-        Architecture that all kernels are compiled for. By default each kernel has its own, the same in all tests, which
-        so share compiled kernels.
+        Architecture to compile all kernels for. By default each kernel is compiled for one of those that it supports,
+        the same one in all tests, so that tests share compiled kernels.
     multiprocessors : int, optional
-        Number that planners see; by default that of the architecture's representative device.
+        Number of SMs that planners see; by default that of a common device of the architecture.
     limits_of : str
-        Architecture whose representative device planners see, if ``architecture`` is not given.
+        Architecture of the device that planners see, if `architecture` is None.
     counters : bool
-        Count instructions, bank conflicts and sectors.
+        Whether to count instructions, shared-memory wavefronts and global sectors.
     async_order, late_async
-        "late", "at once" or "random": when a kernel's asynchronous copies land; "at once" if late_async is False.
+        When asynchronous copies of kernels land: "late", "at once" or "random"; False for late_async is "at once".
     schedule : str
-        "turns", "first", "last", "backwards" or "changing": which warps run next, see the engine's `Options`.
+        Which warp runs next: "turns", "first", "last", "backwards" or "changing" (emulator.engine.Options).
     threads : int
         Host threads that run the blocks of a grid.
     **options
-        Fields of the emulated driver's `Settings`: seed, host_threads, check_shared, check_global, max_steps.
+        Further fields of `emulated_cuda.Settings`: seed, check_shared, check_global, max_steps and others.
 
     Raises
     ------
     EmulatorError
-        A kernel violated a check, or elements of a result were never written.
+        A check of a kernel failed, or elements of a result were never written.
     Unsuitable
-        The emulated driver is not available, or a real one is in use.
+        The emulated driver is not available here, or a real one is in use.
     """
     limits = representative(architecture or limits_of).limits
     emulated = EmulatedCuda(architecture, replace(limits, multiprocessors=multiprocessors or limits.multiprocessors))

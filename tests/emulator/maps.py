@@ -1,4 +1,4 @@
-"""Encode gpuconv's description of a tensor map for the emulator's engine."""
+"""Encode gpuconv's description of a tensor map for the emulator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpuconv.rules import dtypes
 
 
 def encoded(described: TensorMap, address: int) -> bytes:
-    """Return the map of the array at an address; raises ValueError where the driver would refuse it."""
+    """Return the 128 bytes of a tensor map of the array at an address; ValueError if the driver would refuse it."""
     corners = (described.lower, described.upper, described.channels, described.pixels)
     return encode_map(
         address,

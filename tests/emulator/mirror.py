@@ -1,4 +1,7 @@
-"""Copy host arrays to the device with their exact layout: strides, relative positions, and no data between elements."""
+"""Copy NumPy arrays to the device with their exact layout: strides, alignment, relative addresses, and gaps.
+
+Bytes between the elements of a strided view are marked, so that a kernel which accesses them fails.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,19 @@ from emulated_cuda import control
 from emulated_cuda.emulator.memory import NOTHING, READ_ONLY, UNWRITTEN, bounds, elements, owner_of
 from emulated_cuda.modules import in_use
 
-_ALIGNMENT = 16  # alignment of malloc; an array that is less aligned on the host is so on the device, too
+_ALIGNMENT = 16  # bytes; alignment of malloc. An array that is less aligned on the host stays so on the device
 _TO_DEVICE, _TO_HOST = 1, 2  # cudaMemcpyKind
 
 
 class Mirror:
-    """Device memory of all arrays of a call; views of one host array become views of one device array.
+    """Copies on the device of all arrays of a call. Views that share memory on the host share it on the device.
 
     Parameters
     ----------
-    given : input arrays, which kernels must not write.
-    outs : arrays that kernels may write.
+    given : iterable of arrays
+        Inputs, which kernels must not write.
+    outs : iterable of arrays
+        Outputs, which kernels may write, and must write before they read.
     """
 
     def __init__(self, given: Iterable[npt.NDArray[Any]], outs: Iterable[npt.NDArray[Any]] = ()) -> None:
@@ -37,6 +42,7 @@ class Mirror:
             self._move(group)
 
     def _move(self, group: list[npt.NDArray[Any]]) -> None:
+        """Allocate memory for views of the same array, copy their bytes, and set the state of each byte."""
         cupy = importlib.import_module("cupy")
         spans = [bounds(array) for array in group]
         low, high = min(low for low, _ in spans), max(high for _, high in spans)
@@ -55,18 +61,18 @@ class Mirror:
             control.mark(memory.ptr, states)
 
     def of(self, array: npt.NDArray[Any]) -> Any:
-        """Return an array's counterpart on the device, or the array itself if it has none."""
+        """Return the copy of an array on the device, or the array itself if it has none."""
         return self._arrays.get(id(array), array)
 
     def bring_back(self) -> None:
-        """Copy the results back into the arrays of ``outs``."""
+        """Copy the outputs from the device into the arrays that were passed as ``outs``."""
         for out in self._outs:
             if out.flags.writeable:
                 out[...] = on_host(self.of(out))
 
 
 def unwritten(array: Any) -> int:
-    """Return the number of elements of a device array with bytes that were never written."""
+    """Return how many elements of an array on the device have bytes that no kernel has written; 0 if not tracked."""
     low, high, first = _span(array)
     states = control.marks(low, high - low) if array.size and in_use and in_use[0].check_global else None
     if states is None:
@@ -75,7 +81,7 @@ def unwritten(array: Any) -> int:
 
 
 def on_host(array: Any) -> npt.NDArray[Any]:
-    """Return a copy of a device array, with its strides."""
+    """Return a NumPy copy of an array on the device, with the same strides."""
     cupy = importlib.import_module("cupy")
     low, high, first = _span(array)
     data = np.zeros(max(high - low, 1), np.uint8)
@@ -85,7 +91,7 @@ def on_host(array: Any) -> npt.NDArray[Any]:
 
 
 def _span(array: Any) -> tuple[int, int, int]:
-    """Return the lowest address of an array's elements, the end of the highest, and the address of the first."""
+    """Return three addresses of an array: its lowest byte, the end of its highest element, and its first element."""
     first: int = array.data.ptr
     steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
     low = first + sum(step for step in steps if step < 0)

@@ -1,4 +1,4 @@
-"""Run gpuconv's public functions on CuPy's device with NumPy arrays: operands are moved there, results back."""
+"""Patch gpuconv's public functions so that they take NumPy arrays, compute on the device, and return NumPy arrays."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.emulator.mirror import Mirror, on_host, unwritten
 
 _ATTRIBUTES = {name for operator in OPERATORS.values() for name in operator.attributes}
 _MOVED = (*OPERATORS, "explain", "pack", "tune")
-_WITHIN = ContextVar("within", default=False)  # inside a moved function, which may use the CPU backend internally
+_WITHIN = ContextVar("within", default=False)  # True inside a patched function, which may use the CPU itself
 
 
 class Seen(Protocol):
-    """The record of launches; empty on a real device."""
+    """What records launches and findings: `EmulatedCuda`, or an object that records nothing on a real device."""
 
     launches: list[Any]
 
@@ -34,7 +34,7 @@ class Seen(Protocol):
 
 @contextmanager
 def moved_to_device(seen: Seen) -> Iterator[None]:
-    """Make the functions of gpuconv accept NumPy arrays and run on the device."""
+    """Patch the functions within a context. It applies to ``gpuconv.conv``, not to names imported before."""
     with ExitStack() as stack:
         for name in _MOVED:
             stack.enter_context(mock.patch.object(gpuconv, name, _moving(getattr(gpuconv, name), seen)))
@@ -44,9 +44,9 @@ def moved_to_device(seen: Seen) -> Iterator[None]:
 
 
 def _moving(function: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
-    """Return a function that moves NumPy arrays to the device, runs there, and returns NumPy arrays.
+    """Return a function that copies NumPy arguments to the device, calls `function`, and copies results back.
 
-    Raises EmulatorError if a kernel violates a check, or leaves elements of a result unwritten.
+    It raises EmulatorError if a check of a kernel fails, or an element of a result was not written.
     """
     signature = inspect.signature(function)
 
@@ -54,7 +54,7 @@ def _moving(function: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
     def call(*arguments: Any, **keywords: Any) -> Any:
         try:
             bound = signature.bind_partial(*arguments, **keywords).arguments
-        except TypeError:  # the function itself raises the better error
+        except TypeError:  # `function` reports the error better
             bound = {**keywords, "": arguments}
         operands = [value for name, value in bound.items() if name not in _ATTRIBUTES | {"out", "attributes"}]
         given, outs = _found_in(operands), _found_in(keywords.get("out"))
@@ -77,6 +77,7 @@ def _moving(function: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
 
 
 def _returned(result: Any, mirror: Mirror, outs: list[Any], launches: list[Any]) -> Any:
+    """Return a result as a NumPy array, after a check that it is fully written; for an ``out``, the caller's array."""
     if not isinstance(result, sys.modules["cupy"].ndarray):
         return result
     check_written(result, launches)
@@ -85,7 +86,7 @@ def _returned(result: Any, mirror: Mirror, outs: list[Any], launches: list[Any])
 
 
 def check_written(array: Any, launches: Sequence[Any]) -> None:
-    """Raise EmulatorError if launches have left an element of a device array unwritten."""
+    """Raise EmulatorError if the launches have left elements of an array on the device unwritten."""
     missing = unwritten(array) if launches else 0
     if missing:
         kernels = ", ".join(record.variant.name for record in launches)
@@ -97,7 +98,7 @@ def check_written(array: Any, launches: Sequence[Any]) -> None:
 
 
 def _found_in(value: Any) -> list[Any]:
-    """Return the NumPy arrays in a value, in order."""
+    """Return the NumPy arrays in nested lists and tuples, in order."""
     if isinstance(value, np.ndarray):
         return [value]
     if isinstance(value, list | tuple):
@@ -106,6 +107,7 @@ def _found_in(value: Any) -> list[Any]:
 
 
 def _moved(value: Any, mirror: Mirror) -> Any:
+    """Return a value in which NumPy arrays, nested ones too, are replaced by their copies on the device."""
     if isinstance(value, np.ndarray):
         return mirror.of(value)
     if isinstance(value, dict):
@@ -116,7 +118,7 @@ def _moved(value: Any, mirror: Mirror) -> Any:
 
 
 def _refusing_host(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a resolver to reject NumPy's library: a call that was not moved would test the CPU backend."""
+    """Wrap a function that chooses the array library, to refuse NumPy: an unpatched call would test the CPU instead."""
 
     @wraps(function)
     def resolve(operator: str, *arrays: Any) -> Any:

@@ -1,18 +1,20 @@
-"""Count the emulated launches and kernels of this test session."""
+"""Count the emulated launches of this test session, per kernel and architecture, for pytest's summary."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 
-launches: Counter[str] = Counter()  # by "KERNEL ARCHITECTURE"
+launches: Counter[str] = Counter()  # by "kernel architecture"
 
 
 def add(kernel: str, architecture: str) -> None:
+    """Count one launch."""
     launches[f"{kernel} {architecture}"] += 1
 
 
 def add_all(others: Iterable[tuple[str, int]]) -> None:
+    """Add counts of another process, as pairs of key and number."""
     launches.update(dict(others))
 
 

@@ -1,4 +1,4 @@
-"""NumPy arrays on the emulated device: whole operators run there, and violations by kernels are detected."""
+"""gpuconv's operators on NumPy arrays run on the emulated device, which checks every access of their kernels."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Copies = Callable[..., EmulatedCuda]
 
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Copies:
-    """Return what launches the kernel above, which is the only one there is."""
+    """Return a function that launches the kernel above; gpuconv has no other one in these tests."""
     written = toolchain.write(tmp_path / "kernels_cu", FILES)
     monkeypatch.setattr(kernel_files, "folder", lambda: written)
     monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "cache"))

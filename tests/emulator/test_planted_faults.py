@@ -1,7 +1,7 @@
-"""Faults planted into kernels and plans, one per kind of report: the emulator reports the kind and the line.
+"""Faults planted into gpuconv's kernels and plans, one for each kind of finding: the emulator reports kind and line.
 
-`tests.emulator.test_faults` and `test_hopper` provoke every report by kernels of a few lines. Mutants of the kernels
-(`tools.mutation.kernels`) are judged by the problems used here.
+Tests of the emulator itself (test_faults and test_hopper in emulated_cuda/tests) provoke each finding with kernels of a
+few lines. The mutants of `tools.mutation.kernels` judge the problems that are used here.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SOUND = "if (__syncthreads_and(multiplier.sound())) return;"
 
 
 def of(problems: Sequence[Specimen], part: str) -> Callable[..., Any]:
-    """Return the call of a kernel with this in its name."""
+    """Return the first problem whose kernel has a name that contains `part`."""
     return next(one for one in problems if part in one.kernel)
 
 
@@ -62,27 +62,28 @@ WGMMA = wgmma.WIDE
 
 
 def every_other_channel(architecture: str | None = None, seed: int = 0) -> None:
-    """Run the pass over an x whose planes have unused memory between them."""
+    """Copy an x in which every other channel belongs to another array."""
     next(one for one in passes.PASSES if one.layout == "every other channel")(architecture)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One planted fault.
+    """A fault that is planted into a kernel by replacing a piece of its source.
 
     Attributes
     ----------
     name, path : str
+        Name of the fault, and file in kernels_cu.
     old, new : str
-        Text in the file, and its faulty replacement.
+        The text that is replaced, and its replacement.
     call : callable
-        Call that triggers the fault; it passes without it.
+        Runs a problem in which the fault shows; other tests check that it is right without the fault.
     message : str
-        Regular expression that the report must match.
+        Regular expression that the error must match.
     at : str
-        Text of the line that the report must name, if any.
+        Part of the source line that the error must name; "" if it need not name one.
     seeds : sequence of int
-        Seeds of the order of warps; one of them must trigger the fault.
+        Seeds of the scheduler to try; the fault must be found with one of them.
     """
 
     name: str
@@ -221,7 +222,7 @@ def test_a_fault_is_reported_with_its_line(fault: Fault) -> None:
 
 
 def lines_of(part: str) -> list[str]:
-    """Return the positions of lines with this part in the kernels, as reports write them."""
+    """Return patterns of ``file:line`` for the lines of all kernels that contain `part`, as findings name them."""
     root = kernel_files.folder()
     return [
         rf"{re.escape(path.relative_to(root).as_posix())}:{number}"

@@ -1,4 +1,4 @@
-"""Orders of warps and copies: all orders of a small ring, and schedules that favour or starve one warp."""
+"""Kernels are right in every schedule: all orders of a small TMA ring, and schedules that favour or starve one warp."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.emulator
 
 
 def explore(stages: int, *defines: str, items: int | None = None, **options: Any) -> Explored:
-    """Run a ring with two readers in all orders; its sums must be right."""
+    """Run the ring with two consumer warps in all orders of its events; check its sums."""
     items = items or 2 * stages + 1
     rows = np.random.default_rng(0).integers(-9, 10, (items, 32)).astype(np.float32)
     x, y = Array(rows.reshape(1, 1, items, 32), "x", writable=False), empty(64, np.float32, "y")
@@ -50,7 +50,7 @@ def test_orders_are_those_of_two_warps_that_pass_nothing_on() -> None:
     """
     program = module(compile_ptx("counts", "sm_80", (), source))["counts"]
     found = program.explore(64, [empty(64, np.int32, "y")])
-    # Each warp is at one of five points: before each of its three events, before the end, and at it.
+    # Each warp is in one of five states: before each of its three events, before its exit, and after it.
     assert (found.states, found.steps, found.ends, found.complete) == (24, 40, 2, 1)
 
 
@@ -93,9 +93,9 @@ def test_what_a_ring_forgets_is_found(defines: tuple[str, ...], message: str) ->
         explore(2, *defines)
 
 
-# ---------------------------------------------------------------- real kernels, as warps are favoured and starved
+# ---------------------------------------------------------------- gpuconv's kernels, with one warp favoured or starved
 
-WARPS = 12  # of a block of wgmma
+WARPS = 12  # of a block of a wgmma kernel
 SCHEDULES = (
     *(("first", warp) for warp in range(WARPS)),
     *(("last", warp) for warp in range(WARPS)),
@@ -126,6 +126,6 @@ def test_some_faults_need_an_order() -> None:
     path = "conv/wgmma/run.cuh"
     text = exchanged(path, BEFORE_ROLES, BEFORE_ROLES.removeprefix("    __syncthreads();\n"))
     with changed_kernels({path: text}):
-        wgmma.WIDE(schedule="first", seed=0)  # the warp that makes the barriers
+        wgmma.WIDE(schedule="first", seed=0)  # warp 0 initialises the mbarriers
         with pytest.raises(EmulatorError, match=r"mbarrier used before mbarrier\.init"):
             wgmma.WIDE(schedule="backwards")

@@ -1,6 +1,7 @@
-"""CuPy, and libraries over it, on a machine without a GPU: a CUDA driver whose kernels run in a PTX emulator.
+"""Run CuPy, and libraries that use it, on a machine without a GPU.
 
-``install()`` must come before CuPy is imported for the first time.
+An emulated CUDA driver replaces NVIDIA's: kernels are compiled to PTX, and an emulator runs the PTX on the CPU with
+checks of every memory access. Call ``install()`` before CuPy is imported for the first time.
 """
 
 from .install import Settings, Unsuitable, install

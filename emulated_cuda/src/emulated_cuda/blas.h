@@ -1,7 +1,7 @@
-// The arithmetic of cublas.cpp: matrices in columns, as BLAS has them.
+// Arithmetic for cublas.cpp on column-major matrices and strided vectors in device memory.
 //
-// Operands are read whole, then computed with, then written; so a result may take the place of an operand wherever
-// cuBLAS allows that. Sums are made in the type that the caller of cuBLAS asked to compute in.
+// Every operation reads all its operands, computes, and writes the result, so a result may overwrite an operand
+// wherever cuBLAS allows it. Sums are accumulated in the compute type of the call; half precision in float.
 #ifndef EMULATED_CUDA_BLAS_H_
 #define EMULATED_CUDA_BLAS_H_
 
@@ -22,11 +22,12 @@ template <class T> struct RealOf<std::complex<T>> { using type = T; };
 template <class T> using Real = typename RealOf<T>::type;
 template <class T> constexpr bool kIsComplex = !std::is_same_v<T, Real<T>>;
 
-// The names are those of NVIDIA's documentation; CuPy's users have its numbers.
+// Names as in NVIDIA's documentation; callers pass the numbers.
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T, CUBLAS_OP_C };
 
 // ---------------------------------------------------------------- numbers
 
+// Converts between number types; conversions to f16 and bf16 round to nearest.
 template <class To, class From> To Converted(From value) {
   if constexpr (std::is_same_v<From, f16> || std::is_same_v<From, bf16>) return To(widen(value));
   else if constexpr (std::is_same_v<To, f16> || std::is_same_v<To, bf16>) return narrow<To>(value);
@@ -38,13 +39,13 @@ template <class T> T Conjugate(T value) {
   else return value;
 }
 
-// |Re| + |Im|, by which BLAS compares and sums complex numbers.
+// |Re| + |Im|: the magnitude by which BLAS compares and sums complex numbers (asum, amax).
 template <class T> Real<T> Magnitude(T value) {
   if constexpr (kIsComplex<T>) return std::abs(value.real()) + std::abs(value.imag());
   else return std::abs(value);
 }
 
-// A factor: of the host, read when cuBLAS is called; or of the device, read when the stream comes to it.
+// A scalar argument such as alpha: a value, or (pointer mode DEVICE) a device pointer that is read in stream order.
 template <class T> struct Factor {
   T value;
   const T* pointer;
@@ -53,6 +54,7 @@ template <class T> struct Factor {
 
 // ---------------------------------------------------------------- vectors
 
+// A vector of `size` elements, `step` apart; a negative step starts at the end, as in BLAS.
 template <class T> struct Vector {
   T* data;
   int64_t size, step;
@@ -77,14 +79,15 @@ template <class T> struct Vector {
 
 // ---------------------------------------------------------------- matrices
 
+// A column-major matrix in device memory; `stride` is its leading dimension, in elements.
 template <class T> struct Matrix {
   T* data;
-  int64_t rows, columns, stride;  // as they lie in memory
+  int64_t rows, columns, stride;
   const char* name;
 
   T* Column(int64_t j) const { return data + j * stride; }
 
-  // Dense, in columns, after the operation.
+  // Returns op(matrix) as a contiguous column-major array.
   template <class Compute> std::vector<Compute> Read(Access& access, cublasOperation_t operation = CUBLAS_OP_N) const {
     std::vector<Compute> values(static_cast<size_t>(rows * columns));
     if (rows == 0) return values;
@@ -101,7 +104,7 @@ template <class T> struct Matrix {
     return values;
   }
 
-  // Rows `first` to `last` of each column.
+  // Writes rows first to last - 1 of column j; `values` is the whole column.
   template <class Compute> void WriteRows(Access& access, int64_t j, int64_t first, int64_t last,
                                           const Compute* values) const {
     if (first >= last) return;
@@ -109,12 +112,13 @@ template <class T> struct Matrix {
     for (int64_t i = first; i < last; ++i) to[i - first] = Converted<T>(values[i]);
   }
 
+  // Writes all elements.
   template <class Compute> void Write(Access& access, const std::vector<Compute>& values) const {
     for (int64_t j = 0; j < columns; ++j) WriteRows(access, j, 0, rows, values.data() + j * rows);
   }
 };
 
-// The matrix that becomes one of `rows` by `columns` by an operation.
+// The matrix in memory for which op(matrix) has `rows` by `columns` elements.
 template <class T>
 Matrix<T> Stored(T* data, cublasOperation_t operation, int64_t rows, int64_t columns, int64_t stride,
                  const char* name) {
@@ -127,7 +131,7 @@ template <class T> void AddScaled(std::vector<T>& sum, T factor, const std::vect
   for (size_t k = 0; k < sum.size(); ++k) sum[k] += factor * values[k];
 }
 
-// sum += a * b, of (rows, inner) and (inner, columns).
+// sum += a * b, where a is (rows, inner) and b is (inner, columns).
 template <class T>
 void AddProduct(std::vector<T>& sum, const std::vector<T>& a, const std::vector<T>& b, int64_t rows, int64_t columns,
                 int64_t inner) {
@@ -141,7 +145,8 @@ void AddProduct(std::vector<T>& sum, const std::vector<T>& a, const std::vector<
   }
 }
 
-// alpha * op(A) * op(B) + beta * C. Factors of zero leave their matrices unread, as BLAS has it.
+// c = alpha * op(a) * op(b) + beta * c. If alpha or beta is 0, the matrices it multiplies are not read, as BLAS
+// requires.
 template <class In, class Out, class Sum> struct Product {
   cublasOperation_t operation_a, operation_b;
   Matrix<const In> a, b;

@@ -1,4 +1,8 @@
-"""What a test may ask of the emulated driver beside CUDA's functions: settings, launches, the state of memory."""
+"""Functions for tests to control and observe the emulated device, beyond what the CUDA API offers.
+
+They change settings for a while, watch launches with their parameters and counters, and set or read the state of each
+byte of device memory.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,8 @@ from .modules import configure_again, in_use, programs
 
 
 class _Launched(ctypes.Structure):
+    """The ctypes counterpart of struct Launched in device.h."""
+
     _fields_ = (
         ("name", ctypes.c_char_p),
         ("program", ctypes.c_void_p),
@@ -36,9 +42,25 @@ _WATCH = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_Launched))
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch as the driver was asked for it; the number of its stream, 0 for the null stream.
+    """A kernel launch as the driver received it.
 
-    A launch that is ``chained`` may overlap the kernel before it, by programmatic stream serialization.
+    Attributes
+    ----------
+    name : str
+        Name of the kernel.
+    device, stream : int
+        Number of the device, and handle of the stream (0: the default stream).
+    grid, block : tuple of three int
+    shared_bytes : int
+        Bytes of dynamic shared memory per block.
+    parameters : bytes
+        The packed parameters.
+    program : Program
+        The kernel, in the emulator.
+    counts : array or None
+        Counters per instruction, filled in when the kernel runs; None if they were not requested.
+    chained : bool
+        Whether it may overlap the kernel before it (programmatic stream serialization).
     """
 
     name: str
@@ -54,13 +76,13 @@ class Launch:
 
     @property
     def counters(self) -> Counters | None:
-        """What it cost, once it has run; None where that was not asked for."""
+        """The counters of the kernel after it has run; None if they were not requested."""
         return None if self.counts is None else self.program.counters(self.counts)
 
 
 @cache
 def driver() -> ctypes.CDLL:
-    """Return the driver that is installed."""
+    """Return the installed emulated driver."""
     library = ctypes.CDLL("libcuda.so.1")
     for name in ("emulated_mark", "emulated_marks"):
         getattr(library, name).argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64)
@@ -75,7 +97,7 @@ _watches: list[Any] = [None]
 
 @contextmanager
 def changed(**fields: Any) -> Iterator[None]:
-    """Change fields of `Settings` for a while; nothing may be left to run when it begins and ends."""
+    """Change fields of `Settings` within a ``with`` block. No work may be pending when it begins and when it ends."""
     (before,) = in_use
     configure_again(driver(), replace(before, **fields))
     try:
@@ -86,8 +108,11 @@ def changed(**fields: Any) -> Iterator[None]:
 
 @contextmanager
 def watched(see: Callable[[Launch], None], counters: bool = False) -> Iterator[None]:
-    """Call a function with every launch before it runs; an inner one takes the place of an outer one."""
-    launches: list[Launch] = []  # their counts must live until they have run
+    """Call `see` with every launch before it runs, within a ``with`` block; inner blocks replace outer ones.
+
+    With `counters`, instructions and memory traffic are counted (`Launch.counters`).
+    """
+    launches: list[Launch] = []  # keeps the arrays of counters alive until the kernels have run
 
     @_WATCH
     def watch(pointer: Any) -> int | None:
@@ -106,6 +131,7 @@ def watched(see: Callable[[Launch], None], counters: bool = False) -> Iterator[N
 
 
 def _launch(given: Any, counters: bool) -> Launch:
+    """Return the launch that the driver describes."""
     program = programs[given.program]
     return Launch(
         name=given.name.decode(),
@@ -122,23 +148,23 @@ def _launch(given: Any, counters: bool) -> Launch:
 
 
 def mark(address: int, states: npt.NDArray[np.uint8]) -> None:
-    """Set what is known of bytes: each is one of NOTHING, UNWRITTEN, WRITTEN and READ_ONLY of emulator.memory."""
+    """Set the state of each byte from an address on: NOTHING, UNWRITTEN, WRITTEN or READ_ONLY of `emulator.memory`."""
     assert states.flags.c_contiguous
     driver().emulated_mark(address, states.ctypes.data, states.size)
 
 
 def marks(address: int, size: int) -> npt.NDArray[np.uint8] | None:
-    """Return what is known of bytes; None where that is not kept."""
+    """Return the states of `size` bytes from an address on (see `mark`); None if they are not tracked."""
     states = np.empty(size, np.uint8)
     return states if driver().emulated_marks(address, states.ctypes.data, size) else None
 
 
 def name(address: int, text: str) -> None:
-    """Let findings call the memory that holds an address by a name."""
+    """Set the name by which messages call the array that contains an address."""
     driver().emulated_name(address, text.encode())
 
 
 def findings() -> str:
-    """Return what was found last in a kernel, unless it was returned before; "" where nothing was."""
+    """Return the text of the last failed check of a kernel and clear it; "" if there is none."""
     found: bytes = driver().emulated_findings()
     return found.decode(errors="replace")

@@ -1,7 +1,7 @@
-// In the place of libcublas.so.13, whose kernels are machine code: BLAS on the memory of emulated devices.
+// Replacement for libcublas.so.13, whose kernels are machine code: BLAS on the host, on the memory of emulated devices.
 //
-// A function enqueues its work at the stream of its handle, as the real one does, and reads operands when the stream
-// comes to it. What cuBLAS has and this file lacks answers CUBLAS_STATUS_NOT_SUPPORTED (see libraries.py).
+// A function enqueues its work on the stream of its handle, as cuBLAS does, so operands are read when the stream
+// reaches it. Functions that this file does not define return CUBLAS_STATUS_NOT_SUPPORTED; libraries.py generates them.
 #include <map>
 #include <mutex>
 
@@ -12,7 +12,7 @@
 namespace emulated {
 namespace {
 
-// Numbers and names of NVIDIA's documentation.
+// Values and names from NVIDIA's documentation.
 enum cublasStatus_t {
   CUBLAS_STATUS_SUCCESS = 0,
   CUBLAS_STATUS_NOT_INITIALIZED = 1,
@@ -38,18 +38,19 @@ enum cublasComputeType_t {
 };
 constexpr int kVersion = 130000;
 
+// The state of a cuBLAS handle.
 struct Context {
   int device = 0;
   cudaStream_t stream = nullptr;
   cublasPointerMode_t pointer_mode = CUBLAS_POINTER_MODE_HOST;
-  int math_mode = 0;  // kept only: sums are never less exact than they were asked to be
+  int math_mode = 0;  // stored for cublasGetMathMode; no mode lowers the precision
 };
 using cublasHandle_t = void*;
 
 std::mutex mutex;
 std::map<cublasHandle_t, Context> contexts;
 
-// A function's arguments while they are looked at, and how its work is enqueued.
+// One library call: validates arguments, and enqueues work. After the first error, further steps do nothing.
 class Call {
  public:
   Call(cublasHandle_t handle, const char* function) : function_(function) {
@@ -59,10 +60,12 @@ class Call {
     else context_ = found->second;
   }
 
+  // Requires a condition; if it does not hold, the call returns INVALID_VALUE.
   Call& Need(bool holds, const char* rule) {
     if (!holds) Refuse(CUBLAS_STATUS_INVALID_VALUE, rule);
     return *this;
   }
+  // Makes the call fail with a status, explained on standard error.
   cublasStatus_t Refuse(cublasStatus_t status, const std::string& why) {
     if (status_ == CUBLAS_STATUS_SUCCESS) {
       status_ = status;
@@ -71,17 +74,20 @@ class Call {
     return status_;
   }
 
+  // A scalar argument, according to the pointer mode.
   template <class T> Factor<T> FactorOf(const T* pointer) const {
     if (context_.pointer_mode == CUBLAS_POINTER_MODE_DEVICE) return {T{}, pointer};
     return {status_ == CUBLAS_STATUS_SUCCESS ? *pointer : T{}, nullptr};
   }
 
+  // Enqueues body(Access&).
   template <class Body> cublasStatus_t Run(Body body) {
     if (status_ != CUBLAS_STATUS_SUCCESS) return status_;
     return Status(schedule.Enqueue(context_.stream, context_.device, Checked(function_, context_.device, body)));
   }
 
-  // The body returns a number for a place of the device, or of the host: the latter is written when the call returns.
+  // Stores the number that body(Access&) returns: in device memory in stream order, or (pointer mode HOST) in host
+  // memory before this function returns.
   template <class T, class Body> cublasStatus_t Return(T* result, Body body) {
     if (context_.pointer_mode == CUBLAS_POINTER_MODE_DEVICE)
       return Run([=](Access& access) { access.WriteOne<T>(result, body(access), "result"); });
@@ -100,6 +106,7 @@ class Call {
   cublasStatus_t status_ = CUBLAS_STATUS_SUCCESS;
 };
 
+// Applies a change to the state of a handle.
 template <class Change> cublasStatus_t Configure(cublasHandle_t handle, Change change) {
   const std::lock_guard guard(mutex);
   const auto found = contexts.find(handle);
@@ -114,7 +121,7 @@ template <class T> Vector<T> VectorOf(T* data, int size, int step, const char* n
   return {data, size, step, name};
 }
 
-// The first of the largest, or of the smallest, counted from one; 0 where there is none.
+// amax, amin: the 1-based index of the first element with the extreme magnitude; 0 for an empty vector.
 template <class T, class Better>
 cublasStatus_t Extreme(Call call, int n, const T* x, int incx, int* result, Better better) {
   return call.Return(result, [=](Access& access) {
@@ -126,6 +133,7 @@ cublasStatus_t Extreme(Call call, int n, const T* x, int incx, int* result, Bett
   });
 }
 
+// asum.
 template <class T> cublasStatus_t SumOfMagnitudes(Call call, int n, const T* x, int incx, Real<T>* result) {
   return call.Return(result, [=](Access& access) {
     Real<T> sum = 0;
@@ -134,7 +142,7 @@ template <class T> cublasStatus_t SumOfMagnitudes(Call call, int n, const T* x, 
   });
 }
 
-// Squares of the largest numbers and of the smallest ones fit into a long double.
+// nrm2, accumulated in long double, in which squares neither overflow nor underflow.
 template <class T> cublasStatus_t Norm(Call call, int n, const T* x, int incx, Real<T>* result) {
   return call.Return(result, [=](Access& access) {
     long double sum = 0;
@@ -146,6 +154,7 @@ template <class T> cublasStatus_t Norm(Call call, int n, const T* x, int incx, R
   });
 }
 
+// dot, dotu, dotc.
 template <class T>
 cublasStatus_t Dot(Call call, int n, const T* x, int incx, const T* y, int incy, T* result, bool conjugated) {
   return call.Return(result, [=](Access& access) {
@@ -156,6 +165,7 @@ cublasStatus_t Dot(Call call, int n, const T* x, int incx, const T* y, int incy,
   });
 }
 
+// axpy: y = alpha * x + y.
 template <class T> cublasStatus_t Axpy(Call call, int n, const T* alpha, const T* x, int incx, T* y, int incy) {
   return call.Run([=, factor = call.FactorOf(alpha)](Access& access) {
     const T by = factor.In(access, "alpha");
@@ -166,6 +176,7 @@ template <class T> cublasStatus_t Axpy(Call call, int n, const T* alpha, const T
   });
 }
 
+// scal: x = alpha * x.
 template <class T, class By> cublasStatus_t Scale(Call call, int n, const By* alpha, T* x, int incx) {
   return call.Run([=, factor = call.FactorOf(alpha)](Access& access) {
     const By by = factor.In(access, "alpha");
@@ -176,8 +187,9 @@ template <class T, class By> cublasStatus_t Scale(Call call, int n, const By* al
   });
 }
 
-// ---------------------------------------------------------------- a matrix and vectors
+// ---------------------------------------------------------------- matrix and vectors
 
+// gemv: y = alpha * op(A) * x + beta * y.
 template <class T>
 cublasStatus_t Gemv(Call call, cublasOperation_t operation, int m, int n, const T* alpha, const T* a, int lda,
                     const T* x, int incx, const T* beta, T* y, int incy) {
@@ -185,7 +197,7 @@ cublasStatus_t Gemv(Call call, cublasOperation_t operation, int m, int n, const 
   call.Need(incx != 0 && incy != 0, "an increment is zero");
   const int rows = operation == CUBLAS_OP_N ? m : n, columns = operation == CUBLAS_OP_N ? n : m;
   return call.Run([=, by = call.FactorOf(alpha), of_y = call.FactorOf(beta)](Access& access) {
-    if (m == 0 || n == 0) return;  // as BLAS has it, even where beta is not one
+    if (m == 0 || n == 0) return;  // BLAS returns without scaling y by beta
     const T factor = by.In(access, "alpha"), factor_y = of_y.In(access, "beta");
     const Vector<T> result = VectorOf(y, rows, incy, "y");
     std::vector<T> sum(static_cast<size_t>(rows));
@@ -199,6 +211,7 @@ cublasStatus_t Gemv(Call call, cublasOperation_t operation, int m, int n, const 
   });
 }
 
+// ger, geru, gerc: A = alpha * x * y^T + A, or with the conjugate of y.
 template <class T>
 cublasStatus_t Ger(Call call, int m, int n, const T* alpha, const T* x, int incx, const T* y, int incy, T* a, int lda,
                    bool conjugated) {
@@ -219,6 +232,7 @@ cublasStatus_t Ger(Call call, int m, int n, const T* alpha, const T* x, int incx
 
 // ---------------------------------------------------------------- matrices
 
+// Arguments that all forms of gemm have; `count` is the batch size.
 struct Shape {
   cublasOperation_t operation_a, operation_b;
   int m, n, k, lda, ldb, ldc, count;
@@ -231,18 +245,19 @@ struct Shape {
   }
 };
 
+// The matrices of one batch entry.
 template <class In, class Out> struct Operands {
   const In *a, *b;
   Out* c;
 };
 
-// `places` tells where the matrices of each entry of a batch are.
+// gemm, for each entry of a batch; places(access, entry) returns its matrices.
 template <class In, class Out, class Sum, class Scalar, class Places>
 cublasStatus_t Gemm(Call call, Shape shape, const Scalar* alpha, const Scalar* beta, Places places) {
   shape.Check(call);
   return call.Run([=, by = call.FactorOf(alpha), of_c = call.FactorOf(beta)](Access& access) {
     const Sum factor = Converted<Sum>(by.In(access, "alpha")), factor_c = Converted<Sum>(of_c.In(access, "beta"));
-    if (shape.m == 0 || shape.n == 0) return;  // as BLAS has it: not even the operands are looked at
+    if (shape.m == 0 || shape.n == 0) return;  // BLAS returns before it reads any matrix
     for (int entry = 0; entry < shape.count; ++entry) {
       const Operands<In, Out> of = places(access, entry);
       Product<In, Out, Sum>{shape.operation_a, shape.operation_b,
@@ -254,6 +269,7 @@ cublasStatus_t Gemm(Call call, Shape shape, const Scalar* alpha, const Scalar* b
   });
 }
 
+// Batch entries at a fixed distance (gemmStridedBatched), in elements.
 template <class In, class Out>
 auto Strided(const In* a, int64_t step_a, const In* b, int64_t step_b, Out* c, int64_t step_c) {
   return [=](Access&, int64_t entry) {
@@ -261,6 +277,7 @@ auto Strided(const In* a, int64_t step_a, const In* b, int64_t step_b, Out* c, i
   };
 }
 
+// Batch entries given by arrays of pointers in device memory (gemmBatched).
 template <class T> auto Listed(const T* const* a, const T* const* b, T* const* c) {
   return [=](Access& access, int entry) {
     return Operands<T, T>{access.ReadOne(a + entry, "Aarray"), access.ReadOne(b + entry, "Barray"),
@@ -268,7 +285,7 @@ template <class T> auto Listed(const T* const* a, const T* const* b, T* const* c
   };
 }
 
-// What cublasGemmEx and its kin say of their operands: the types are numbers.
+// Arguments of cublasGemmEx and the like, whose element types are given at run time.
 struct Untyped {
   Shape shape;
   const void *alpha, *beta, *a, *b;
@@ -285,6 +302,7 @@ struct Untyped {
   }
 };
 
+// gemm with sums in float or complex float.
 cublasStatus_t GemmInSingle(Call call, const Untyped& of) {
   if (of.Are(CUDA_R_32F, CUDA_R_32F)) return of.Typed<float, float, float>(call);
   if (of.Are(CUDA_R_16F, CUDA_R_16F)) return of.Typed<f16, f16, float>(call);
@@ -296,6 +314,7 @@ cublasStatus_t GemmInSingle(Call call, const Untyped& of) {
   return call.Refuse(CUBLAS_STATUS_NOT_SUPPORTED, "these types of A, B and C are not emulated");
 }
 
+// gemm for a compute type.
 cublasStatus_t GemmEx(Call call, const Untyped& of, cublasComputeType_t compute) {
   switch (compute) {
     case CUBLAS_COMPUTE_16F: case CUBLAS_COMPUTE_16F_PEDANTIC:
@@ -315,6 +334,7 @@ cublasStatus_t GemmEx(Call call, const Untyped& of, cublasComputeType_t compute)
   return call.Refuse(CUBLAS_STATUS_NOT_SUPPORTED, "this type to compute in is not emulated for these matrices");
 }
 
+// geam: C = alpha * op(A) + beta * op(B).
 template <class T>
 cublasStatus_t Geam(Call call, cublasOperation_t operation_a, cublasOperation_t operation_b, int m, int n,
                     const T* alpha, const T* a, int lda, const T* beta, const T* b, int ldb, T* c, int ldc) {
@@ -332,6 +352,7 @@ cublasStatus_t Geam(Call call, cublasOperation_t operation_a, cublasOperation_t 
   });
 }
 
+// dgmm: C = diag(x) * A, or A * diag(x).
 template <class T>
 cublasStatus_t Dgmm(Call call, cublasSideMode_t side, int m, int n, const T* a, int lda, const T* x, int incx, T* c,
                     int ldc) {
@@ -346,7 +367,7 @@ cublasStatus_t Dgmm(Call call, cublasSideMode_t side, int m, int n, const T* a, 
   });
 }
 
-// Of the symmetric result only one triangle is read and written.
+// syrk: C = alpha * op(A) * op(A)^T + beta * C; only one triangle of C is read and written.
 template <class T>
 cublasStatus_t Syrk(Call call, cublasFillMode_t part, cublasOperation_t operation, int n, int k, const T* alpha,
                     const T* a, int lda, const T* beta, T* c, int ldc) {
@@ -494,7 +515,7 @@ GER(Cgerc, c32, true)
 GER(Zgeru, c64, false)
 GER(Zgerc, c64, true)
 
-// ---------------------------------------------------------------- level 3, and what cuBLAS adds to it
+// ---------------------------------------------------------------- level 3, and extensions of cuBLAS
 
 #define GEMM(letter, T)                                                                                               \
   cublasStatus_t cublas##letter##gemm_v2(cublasHandle_t handle, cublasOperation_t operation_a,                        \

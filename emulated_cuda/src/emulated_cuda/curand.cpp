@@ -1,7 +1,9 @@
-// In the place of libcurand.so.10, whose kernels are machine code: random numbers in the memory of emulated devices.
+// Replacement for libcurand.so.10, whose kernels are machine code: generates random numbers on the host, in the memory
+// of emulated devices and in the order of the generator's stream.
 //
-// All pseudo-random generators are Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011):
-// the same seed gives the same numbers, but not those of NVIDIA's library. Quasi-random ones are refused.
+// All pseudo-random generators are Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
+// The same seed gives the same numbers on every run, but not those of NVIDIA's library. Quasi-random generators are
+// refused.
 #include <array>
 #include <cmath>
 #include <limits>
@@ -14,7 +16,7 @@
 namespace emulated {
 namespace {
 
-// Numbers and names of NVIDIA's documentation.
+// Values and names from NVIDIA's documentation.
 enum curandStatus_t {
   CURAND_STATUS_SUCCESS = 0,
   CURAND_STATUS_NOT_INITIALIZED = 101,
@@ -24,12 +26,13 @@ enum curandStatus_t {
   CURAND_STATUS_LAUNCH_FAILURE = 201,
 };
 constexpr int kVersion = 10400;
-constexpr int kFirstOrdering = 100, kLastOrdering = 104;  // of pseudo-random generators
+constexpr int kFirstOrdering = 100, kLastOrdering = 104;  // range of valid orderings of pseudo-random generators
 
 // ---------------------------------------------------------------- Philox
 
 using Words = std::array<uint32_t, 4>;
 
+// One block of Philox 4x32-10: four random words from a key and a counter.
 Words Philox(uint64_t seed, Words counter) {
   uint32_t key[2] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
   for (int round = 0; round < 10; ++round) {
@@ -42,7 +45,7 @@ Words Philox(uint64_t seed, Words counter) {
   return counter;
 }
 
-// The words of one seed, from a position on; `part` numbers independent sequences.
+// A stream of random words with a seed, starting at a position. `part` selects one of 2^64 independent streams.
 class Sequence {
  public:
   using result_type = uint32_t;
@@ -69,14 +72,14 @@ class Sequence {
 
 // ---------------------------------------------------------------- distributions
 
-// Above 0, and at most 1, as cuRAND's are.
+// Uniform in (0, 1], as in cuRAND. A float takes one word, a double two.
 template <class T> T Uniform(Sequence& words) {
   if constexpr (sizeof(T) == 4) return static_cast<T>((words() >> 8) + 1) * 0x1p-24f;
   const uint64_t high = words();
   return static_cast<T>(((high << 32 | words()) >> 11) + 1) * static_cast<T>(0x1p-53);
 }
 
-// Two independent normal numbers (Box and Muller).
+// Two independent standard normal numbers, by the Box-Muller transform.
 template <class T> std::array<T, 2> Normal(Sequence& words) {
   constexpr double kTurn = 6.283185307179586;
   const double radius = std::sqrt(-2 * std::log(static_cast<double>(Uniform<T>(words))));
@@ -84,7 +87,7 @@ template <class T> std::array<T, 2> Normal(Sequence& words) {
   return {static_cast<T>(radius * std::cos(angle)), static_cast<T>(radius * std::sin(angle))};
 }
 
-template <class T> constexpr uint64_t kWords = sizeof(T) / 4;  // that a number is made of
+template <class T> constexpr uint64_t kWords = sizeof(T) / 4;  // random words per number
 
 // ---------------------------------------------------------------- generators
 
@@ -92,13 +95,14 @@ struct Generator {
   int device = 0;
   cudaStream_t stream = nullptr;
   uint64_t seed = 0, offset = 0;
-  uint64_t position = 0;  // of the next word
+  uint64_t position = 0;  // of the next random word
 };
 using curandGenerator_t = void*;
 
 std::mutex mutex;
 std::map<curandGenerator_t, Generator> generators;
 
+// Applies a change to a generator; an unknown handle is an error.
 template <class Change> curandStatus_t Configure(curandGenerator_t handle, Change change) {
   const std::lock_guard guard(mutex);
   const auto found = generators.find(handle);
@@ -107,12 +111,13 @@ template <class Change> curandStatus_t Configure(curandGenerator_t handle, Chang
   return CURAND_STATUS_SUCCESS;
 }
 
+// Explains an error on standard error, and returns its status.
 curandStatus_t Refused(curandStatus_t status, const std::string& text) {
   Explain(text);
   return status;
 }
 
-// Enqueues `fill`, which takes the words from the generator's position on; the next call goes on after them.
+// Enqueues fill(words, numbers) on the generator's stream, and advances the generator by `words`.
 template <class T, class Fill>
 curandStatus_t Generate(const char* function, curandGenerator_t handle, T* output, size_t count, uint64_t words,
                         Fill fill) {
@@ -141,6 +146,7 @@ curandStatus_t GenerateUniform(const char* function, curandGenerator_t handle, T
   });
 }
 
+// Normal numbers, each mapped by `finish`.
 template <class T, class Finish>
 curandStatus_t GenerateNormal(const char* function, curandGenerator_t handle, T* output, size_t count, Finish finish) {
   if (count % 2 != 0)
@@ -225,7 +231,7 @@ curandStatus_t curandGenerateLogNormalDouble(curandGenerator_t handle, double* o
                         [=](double z) { return std::exp(mean + stddev * z); });
 }
 
-// Each number has a sequence of its own, since there is no bound on the words that it takes.
+// Each number has its own random stream: there is no upper bound on the words that one needs.
 curandStatus_t curandGeneratePoisson(curandGenerator_t handle, unsigned* output, size_t count, double lambda) {
   if (!(lambda > 0)) return Refused(CURAND_STATUS_OUT_OF_RANGE, "curandGeneratePoisson: lambda is not above zero");
   return Generate("curandGeneratePoisson", handle, output, count, count, [=](Sequence& words, unsigned* numbers) {

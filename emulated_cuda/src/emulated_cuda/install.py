@@ -1,8 +1,9 @@
-"""Puts the emulated driver where CuPy finds it, and the emulated runtime in the place of the one that is inside of it.
+"""Install the emulated driver and runtime into the current process, so that CuPy runs on an emulated device.
 
-CuPy's wheels carry CUDA's runtime inside of an extension module, and that runtime accepts NVIDIA's driver only. So the
-first bytes of each of its functions are overwritten, in this process's memory, with a jump to one of runtime.cpp, or
-to one that answers "not supported". All of CuPy's own code runs as it does with a GPU.
+The driver is a library whose soname is ``libcuda.so.1``, so CuPy finds it in place of NVIDIA's. CuPy's wheels also
+have the CUDA runtime linked into an extension module, and that runtime works only with NVIDIA's driver. So the first
+bytes of each of its functions in this process are overwritten with a jump: to a function of runtime.cpp, or to a stub
+that returns cudaErrorNotSupported. CuPy's own code runs unchanged.
 """
 
 from __future__ import annotations
@@ -29,35 +30,57 @@ HERE = Path(__file__).parent
 SOURCES = [HERE / f"{name}.cpp" for name in ("device", "driver", "machine_code", "memory", "runtime", "schedule")]
 _JUMP = b"\x49\xbb%s\x41\xff\xe3"  # movabs r11, address; jmp r11
 _WRITE = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
-_NOT_SUPPORTED = 801
-_OF_DRIVER = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/dxg")  # files of NVIDIA's driver
+_NOT_SUPPORTED = 801  # cudaErrorNotSupported
+_OF_DRIVER = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/dxg")  # exist where NVIDIA's driver is loaded
 
 
 class Unsuitable(Exception):
-    """CuPy cannot be run like this here; the message says why."""
+    """CuPy cannot run on an emulated device here; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The emulated machine, in the order of device.h.
+    """Settings of the emulated machine. The fields have the order of struct Settings in device.h.
 
     Attributes
     ----------
-    devices, capability, memory_bytes : how many there are, what each is (90 for 9.0) and has.
-    late : whether what is given to a stream runs only when something waits for it, else at once.
-    check_shared, check_global, check_initialised : races in shared memory, between blocks; reads of what nobody wrote.
-    seed : of the scheduler that interleaves warps; 0: each runs as far as it can.
-    host_threads : that run the blocks of a grid.
-    exact_bounds : whether arrays of a pool have nothing beside them, else whole blocks of the pool are what there is.
-    sticky_errors : whether all calls fail after a kernel has failed, else the next one works.
-    multiprocessors : of each device; 0: as many as the well-known one of its capability has.
-    async_order : asynchronous copies of kernels land as late as allowed (0), at once (1), or at any time between, by
-        the seed (2).
-    max_steps : instructions of one warp before its kernel counts as endless.
-    l2_bytes : of each device's L2 cache, which whoever measures times fills.
-    schedule : warps take turns (0), or the most important one that can go on does: warp `seed` first (1) or last (2),
-        the last one first (3), or by the seed, with three changes (4). Copies then land when no warp can go on.
-    sums : how tensor cores add: 0, or a number of `emulator.accumulation`.
+    devices : int
+        Number of devices.
+    capability : int
+        Their compute capability: 90 for 9.0.
+    memory_bytes : int
+        Memory of each device.
+    late : bool
+        Whether work on a stream runs as late as CUDA allows, when something waits for it; otherwise at once.
+    check_shared, check_global : bool
+        Whether kernels are checked for races and uninitialised reads in shared memory, and for races in global memory.
+        If `check_global` is off, only the bounds of global accesses are checked.
+    check_initialised : bool
+        Whether reads of global memory that was never written are reported.
+    seed : int
+        Seed of the scheduler of warps and blocks. 0: blocks run in order, and each warp runs until it must wait.
+    host_threads : int
+        Host threads that run the blocks of a grid.
+    exact_bounds : bool
+        Whether each array of a CuPy memory pool has its exact bounds; otherwise the bounds are those of the pool's
+        blocks.
+    sticky_errors : bool
+        Whether all calls fail after a kernel has failed, as on a GPU; otherwise the next call works.
+    multiprocessors : int
+        Number of SMs of each device; 0 is 132 for capability 9.0 and 108 for others.
+    async_order : int
+        When asynchronous copies of kernels land: 0 as late as the kernel's waits allow, 1 when they are issued, 2 at
+        random times in between, by the seed.
+    max_steps : int
+        Instructions that one warp may execute before its kernel fails as an endless loop.
+    l2_bytes : int
+        Size of the L2 cache that each device reports; benchmarks flush a cache of this size.
+    schedule : int
+        Which warp of a block runs next. 0: they take turns. Otherwise the runnable warp of highest priority: warp
+        `seed` has the highest (1) or the lowest (2), later warps have priority (3), or priorities are random with three
+        changes (4).
+    sums : int
+        How tensor cores accumulate: a code from `emulator.accumulation`; 0 is in order.
     """
 
     devices: int = 1
@@ -80,47 +103,47 @@ class Settings:
 
     @classmethod
     def from_environment(cls) -> Settings:
-        """Return what variables like EMULATED_CUDA_DEVICES say, and the defaults."""
+        """Return settings from environment variables such as EMULATED_CUDA_DEVICES, with defaults for the others."""
         given = {field.name: os.environ.get(f"EMULATED_CUDA_{field.name.upper()}") for field in fields(cls)}
         return cls(**{name: int(value) for name, value in given.items() if value is not None})
 
 
-_installed: list[Any] = []  # the library, once there is one
+_installed: list[Any] = []  # the driver, after `install`
 
 
 @cache
 def hardware() -> bool:
-    """Return whether this machine has a GPU that tests should use, without loading its driver.
+    """Return whether tests should use a GPU: whether NVIDIA's driver is there (on Windows, always), without loading it.
 
-    With the variable EMULATED_CUDA=1 they should use the emulated device all the same.
+    With the environment variable EMULATED_CUDA=1 it returns False, and tests use the emulated device in any case.
     """
     return os.environ.get("EMULATED_CUDA") != "1" and (os.name == "nt" or any(map(os.path.exists, _OF_DRIVER)))
 
 
 def installed() -> bool:
-    """Return whether `install` has put the emulated driver into this process."""
+    """Return whether `install` has been called in this process."""
     return bool(_installed)
 
 
 def install(settings: Settings | None = None, *, replace_nvrtc: bool = True) -> Any:
-    """Let CuPy run in this process on an emulated device; return the library that is its driver.
+    """Make CuPy run on an emulated device in this process; return the emulated driver (a `ctypes.CDLL`).
 
-    It must come before CuPy is imported for the first time. Further calls return the same library.
+    It must be called before CuPy is imported for the first time. Further calls return the same driver.
 
     Parameters
     ----------
     settings : Settings, optional
-        The emulated machine; by default what the variables EMULATED_CUDA_… say.
+        The emulated machine; by default from the environment variables ``EMULATED_CUDA_…``.
     replace_nvrtc : bool
-        Whether NVIDIA's binding ``cuda.bindings.nvrtc`` gives PTX to those who ask it for machine code, which cannot be
-        emulated. Libraries that keep what they compile then need a cache folder of their own: CuPy's and gpuconv's are
-        set here, by CUPY_CACHE_DIR and GPUCONV_CACHE_DIR, unless the environment names others.
+        Whether NVIDIA's binding ``cuda.bindings.nvrtc`` returns PTX where its caller asks for machine code, which
+        cannot be emulated. Libraries that cache compiled kernels then need a separate cache folder. For CuPy and
+        gpuconv it is set here, by CUPY_CACHE_DIR and GPUCONV_CACHE_DIR, unless the environment already sets it.
 
     Raises
     ------
     Unsuitable
-        The platform or this CuPy is not a known one, CuPy has been imported already, or another call has installed
-        another machine.
+        The platform or this version of CuPy is not supported, CuPy has already been imported, or settings are given
+        although `install` has been called before.
     """
     if _installed:
         if settings is not None:
@@ -135,11 +158,12 @@ def install(settings: Settings | None = None, *, replace_nvrtc: bool = True) -> 
 
 
 def _install(settings: Settings, replace_nvrtc: bool) -> Any:
+    """Set environment variables, load the emulated driver, and redirect the CUDA runtime inside CuPy to it."""
     folder = build.cache_folder()
-    # PTX is compiled and kept apart from what a device would load.
+    # CuPy compiles to PTX, and caches it apart from what it would load on a GPU.
     os.environ["CUPY_COMPILE_WITH_PTX"] = "1"
     os.environ.setdefault("CUPY_CACHE_DIR", str(folder / "cupy"))
-    os.environ.setdefault("CUPY_ACCELERATORS", "")  # CUB's kernels are machine code inside of CuPy
+    os.environ.setdefault("CUPY_ACCELERATORS", "")  # CUB's kernels are machine code inside CuPy
     if replace_nvrtc:
         os.environ.setdefault("GPUCONV_CACHE_DIR", str(folder / "gpuconv"))
         compilers.use_ptx()
@@ -152,7 +176,7 @@ def _install(settings: Settings, replace_nvrtc: bool) -> Any:
     module = Path(runtime.__file__)
     redirect(module, {name: getattr(library, f"emulated_{name}") for name in runtime_symbols(module)})
     cupy = importlib.import_module("cupy")
-    # It has a runtime of its own, at whose errors it does not look: its kernels, of machine code, fail loudly.
+    # This module contains another copy of the runtime, and ignores its errors: see machine_code.cpp.
     module = Path(_extension("cupy.random._generator_api"))
     launching = {"cudaLaunchKernel", "cudaLaunchKernel_ptsz"} & set(runtime_symbols(module))
     redirect(module, dict.fromkeys(launching, library.emulated_machine_code))
@@ -164,7 +188,7 @@ def _install(settings: Settings, replace_nvrtc: bool) -> Any:
 
 
 def headers() -> Path:
-    """Return the folder of cuda_runtime_api.h."""
+    """Return the folder of the CUDA runtime's headers (cuda_runtime_api.h); raise Unsuitable if there is none."""
     pathfinder: Any = importlib.import_module("cuda.pathfinder")
     found = pathfinder.find_nvidia_header_directory("cudart")
     if found is None:
@@ -173,15 +197,17 @@ def headers() -> Path:
 
 
 def _driver() -> ctypes.CDLL:
+    """Build the emulated driver, and load it as libcuda.so.1."""
     names = runtime_symbols(Path(_extension("cupy_backends.cuda.api.runtime")))
     text = _stubs(sorted(set(names) - _defined())) + _error_names(headers())
     stubs = build.generated("unsupported.cpp", text)
     options = ("-O1", f"-I{HERE / 'host'}", f"-isystem{headers()}", "-Wl,-soname,libcuda.so.1", "-Wall", "-Wextra")
     library = build.shared_library("libcuda.so.1", [*SOURCES, stubs], options)
-    return ctypes.CDLL(str(library))  # who opens libcuda.so.1 later gets this one, by its soname
+    return ctypes.CDLL(str(library))  # by its soname, later loads of libcuda.so.1 get this library
 
 
 def _stubs(names: list[str]) -> str:
+    """Return C++ source of runtime functions that return cudaErrorNotSupported."""
     lines = ["// Made by install.py: what runtime.cpp does not define.", '#include "%s"' % (HERE / "device.h")]
     lines += [
         f'extern "C" int emulated_{name}() {{ emulated::SetError({_NOT_SUPPORTED}, "{name} is not emulated"); '
@@ -192,7 +218,7 @@ def _stubs(names: list[str]) -> str:
 
 
 def _error_names(folder: Path) -> str:
-    """Return the functions RuntimeName and DriverName, which know all codes of CUDA's headers."""
+    """Return C++ source of RuntimeName and DriverName, which map error codes to the names in CUDA's headers."""
     lines = ["namespace emulated {"]
     for function, header, prefix in (("RuntimeName", "driver_types.h", "cuda"), ("DriverName", "cuda.h", "CUDA_")):
         text = (folder / header).read_text(encoding="utf-8", errors="replace")
@@ -204,7 +230,7 @@ def _error_names(folder: Path) -> str:
 
 
 def _extension(name: str) -> str:
-    """Return a module's file without importing it."""
+    """Return the file of a module without importing it; raise Unsuitable if its package does not have it."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise Unsuitable(f"{name} is not installed")
@@ -212,12 +238,13 @@ def _extension(name: str) -> str:
 
 
 def _defined() -> set[str]:
+    """Return the names of the runtime functions that runtime.cpp defines."""
     text = (HERE / "runtime.cpp").read_text(encoding="utf-8")
     return set(re.findall(r"^DEFINE\((cuda\w+)", text, re.MULTILINE)) | set(re.findall(r"emulated_(cuda\w+)\(", text))
 
 
 def runtime_symbols(module: Path) -> dict[str, int]:
-    """Return where the functions of CUDA's runtime are in a module's file."""
+    """Return the offsets of the CUDA runtime's functions in a module's file, by name."""
     listing = subprocess.run(["nm", str(module)], check=True, capture_output=True, text=True).stdout
     found = re.findall(r"^([0-9a-f]+) t (cuda[A-Z]\w+)$", listing, re.MULTILINE)
     if not found:
@@ -226,7 +253,20 @@ def runtime_symbols(module: Path) -> dict[str, int]:
 
 
 def redirect(module: Path, targets: Mapping[str, Any]) -> None:
-    """Let functions of CUDA's runtime inside of a loaded module be others, by their names."""
+    """Overwrite CUDA runtime functions in a loaded module with jumps to other functions.
+
+    Parameters
+    ----------
+    module : Path
+        File of the module.
+    targets : mapping
+        For each name of a runtime function, the ctypes function to jump to.
+
+    Raises
+    ------
+    Unsuitable
+        The module does not have one of the functions, or its code cannot be overwritten.
+    """
     base, symbols = _base(module), runtime_symbols(module)
     absent = sorted(set(targets) - set(symbols))
     if absent:
@@ -237,7 +277,7 @@ def redirect(module: Path, targets: Mapping[str, Any]) -> None:
 
 
 def _base(module: Path) -> int:
-    """Return the address that a loaded module's symbols count from."""
+    """Return the load address of a module, to which the offsets of its symbols are added."""
     for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
         span, _, offset, _, _, *path = line.split(maxsplit=5)
         if path == [str(module)] and int(offset, 16) == 0:
@@ -246,6 +286,7 @@ def _base(module: Path) -> int:
 
 
 def _overwrite(address: int, code: bytes) -> None:
+    """Write machine code to an address of this process, after making its pages writable."""
     page = address // mmap.PAGESIZE * mmap.PAGESIZE
     size = address + len(code) - page
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,7 +1,7 @@
-"""Stands in for NVIDIA's libraries of machine code: cuBLAS and cuRAND, on the memory of emulated devices.
+"""Replace NVIDIA's cuBLAS and cuRAND, whose kernels are machine code, with libraries for emulated devices.
 
-CuPy's modules are linked to them by soname, so the first library of that name that a process loads is theirs. What CuPy
-uses of them and the C++ file lacks answers "not supported", with its name on standard error.
+CuPy's modules are linked to these libraries by soname, so the first library of that name in the process is used.
+Functions that CuPy uses and the replacement lacks return "not supported" and print their name to standard error.
 """
 
 from __future__ import annotations
@@ -20,12 +20,23 @@ from typing import Any, NamedTuple
 from .emulator import build
 
 HERE = Path(__file__).parent
-# Complex products as hardware makes them, without C's rules for infinities.
+# Complex products by the textbook formula, as on a GPU, without C's special cases for infinities.
 _OPTIONS = ("-O2", "-fcx-limited-range", "-Wall", "-Wextra")
 
 
 class Library(NamedTuple):
-    """One of NVIDIA's libraries, and what its functions answer that are missing here."""
+    """A replaced library.
+
+    Attributes
+    ----------
+    soname : str
+    prefix : str
+        Prefix of its functions.
+    source : Path
+        The C++ file of the replacement.
+    not_supported : int
+        Status code of functions that are missing there.
+    """
 
     soname: str
     prefix: str
@@ -33,7 +44,7 @@ class Library(NamedTuple):
     not_supported: int
 
 
-# By NVIDIA's short names.
+# By the names that cuda.pathfinder uses.
 LIBRARIES = {
     "cublas": Library("libcublas.so.13", "cublas", HERE / "cublas.cpp", 15),
     "curand": Library("libcurand.so.10", "curand", HERE / "curand.cpp", 204),
@@ -41,9 +52,10 @@ LIBRARIES = {
 
 
 def install(driver: Path, headers: Path) -> None:
-    """Let CuPy find these libraries, whether or not NVIDIA's are installed: it asks NVIDIA's search for them.
+    """Make CuPy load the replacements, whether or not NVIDIA's libraries are installed, and Numba its own driver.
 
-    A library is built when it is asked for.
+    CuPy finds libraries by ``cuda.pathfinder``, whose function is replaced. A library is compiled when CuPy first asks
+    for it.
     """
     pathfinder: Any = importlib.import_module("cuda.pathfinder")
     find_theirs = pathfinder.load_nvidia_dynamic_lib
@@ -62,9 +74,9 @@ def install(driver: Path, headers: Path) -> None:
 
 
 def build_library(library: Library, driver: Path, headers: Path) -> Path:
-    """Return the file of a library, compiling it where there is none yet."""
+    """Return the file of a replacement, compiling it if necessary."""
     stubs = build.generated(f"unsupported_{library.prefix}.cpp", _stubs(library))
-    text = f"{library.soname} {{ global: {library.prefix}*; local: *; }};\n"  # versions of symbols, as CuPy wants them
+    text = f"{library.soname} {{ global: {library.prefix}*; local: *; }};\n"  # CuPy needs versioned symbols
     versions = build.generated(f"{library.prefix}.map", text)
     linked = (f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={versions}")
     included = (f"-I{HERE / 'host'}", f"-isystem{headers}")
@@ -72,13 +84,13 @@ def build_library(library: Library, driver: Path, headers: Path) -> Path:
 
 
 def _numba(driver: Path, headers: Path) -> Path:
-    """Return a driver for Numba: it has cuInit, which NVRTC must not find in libcuda.so.1."""
+    """Return the driver for Numba, compiling it if necessary: it has cuInit, which libcuda.so.1 must not have."""
     included = (f"-I{HERE / 'host'}", f"-isystem{headers}")
     return build.shared_library("libcuda_of_numba.so", [HERE / "numba.cpp", driver], (*_OPTIONS, *included))
 
 
 def functions_of(library: Library) -> set[str]:
-    """Return the functions of a library that CuPy's module is linked to."""
+    """Return the names of the library functions that CuPy's module uses; empty if CuPy has no such module."""
     spec = importlib.util.find_spec(f"cupy_backends.cuda.libs.{library.prefix}")
     if spec is None or spec.origin is None:
         return set()
@@ -88,6 +100,7 @@ def functions_of(library: Library) -> set[str]:
 
 
 def _stubs(library: Library) -> str:
+    """Return C++ source of weak functions that print their name and return "not supported"."""
     lines = ["// Made by libraries.py: in the place of what is not emulated.", "#include <cstdio>"]
     for name in sorted(functions_of(library)):
         body = f'std::fputs("emulated_cuda: {name} is not emulated\\n", stderr); return {library.not_supported};'

@@ -1,7 +1,8 @@
-// Kernels that CuPy's own modules hold as machine code, and launch without looking whether that worked.
+// Replaces cudaLaunchKernel in a CuPy module (cupy.random._generator_api) whose kernels are machine code.
 #include "device.h"
 
-// In the place of cudaLaunchKernel: whoever waits for the stream is told, instead of finding memory that nobody wrote.
+// That module ignores the error of a launch. So the error is returned by the call that waits for the stream, and the
+// caller does not go on with memory that no kernel has written.
 extern "C" cudaError_t emulated_machine_code(const void*, dim3, dim3, void**, size_t, cudaStream_t stream) {
   using namespace emulated;
   return schedule.Enqueue(stream, CurrentDevice(), [] {

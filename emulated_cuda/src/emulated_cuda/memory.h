@@ -1,4 +1,5 @@
-// The memory of emulated devices: addresses that the host cannot read, with memory of the host behind them.
+// Memory of emulated devices. Device addresses are in a reserved range that the host cannot access, so host code that
+// dereferences a device pointer crashes, as with a GPU; the bytes are in ordinary host memory.
 #ifndef EMULATED_CUDA_MEMORY_H_
 #define EMULATED_CUDA_MEMORY_H_
 
@@ -13,21 +14,23 @@
 
 namespace emulated {
 
+// cudaMalloc, cudaMallocManaged, cudaHostAlloc.
 enum class Kind { kDevice, kManaged, kPinned };
 
-// As the engine has them, of every byte: between the elements of an array there is nothing.
+// The engine's ByteState; kNothing is a byte of no array.
 enum ByteState : uint8_t { kNothing, kUnwritten, kWritten, kReadOnly };
 
+// One allocation, or a piece of one (Memory::MakePiece).
 struct Allocation {
-  uint64_t address;      // for kernels; that of the host where it may use the memory too
+  uint64_t address;      // as kernels and callers of CUDA see it; the host address if the host may access it
   size_t size;
-  char* host;
-  uint8_t* states = nullptr;  // null: not kept
+  char* host;            // host address of the bytes
+  uint8_t* states = nullptr;  // ByteState of every byte; null: not tracked
   Kind kind;
   int device;
-  std::shared_ptr<const Allocation> block;  // that this is a piece of; null: memory of its own
-  uint64_t pieces = 0;   // where pieces of it are seen; 0: it is in use as a whole
-  mutable const char* name = "device memory";  // for findings
+  std::shared_ptr<const Allocation> block;  // the allocation that this is a piece of; null: none
+  uint64_t pieces = 0;   // start of the address range of its pieces; 0: it has none, and is in use as a whole
+  mutable const char* name = "device memory";  // for messages
 
   Allocation(uint64_t address, size_t size, char* host, Kind kind, int device,
              std::shared_ptr<const Allocation> block = nullptr);
@@ -35,65 +38,73 @@ struct Allocation {
   ~Allocation();
 };
 
-// All that can be used at one time, by address.
+// All allocations and pieces that can be accessed at some time, sorted by address.
 using Reach = std::vector<std::shared_ptr<const Allocation>>;
 using ReachPtr = std::shared_ptr<const Reach>;
 
-// What a pointer that was given to a copy leads to.
+// The bytes that a pointer of a copy or memset refers to.
 struct Place {
-  char* host;            // null: to no memory
-  uint8_t* states;       // null: of the host's own, or not kept
-  const Allocation* allocation;
+  char* host;            // null: no such memory
+  uint8_t* states;       // null: ordinary host memory, or not tracked
+  const Allocation* allocation;  // null: ordinary host memory
 };
 
-// What is found by an address is what there was when the work that is now done in this thread was given to a stream;
-// outside of such work, what there is. So memory can be freed, and given away again, before late work has run.
+// The allocations of all devices.
+//
+// Work on a stream runs late, but must see the allocations that existed when it was enqueued: CuPy may free memory, and
+// allocate it again, before. So each work item stores Now(), and looks up addresses there while it runs (Hindsight).
 class Memory {
  public:
-  // Limits what each device has; whether it is kept which bytes were written.
+  // Sets the size of each device's memory, and whether to track which bytes were written.
   void Configure(size_t bytes, bool keep_states);
 
-  // Returns null where it does not fit.
+  // Returns null if there is not enough memory.
   const Allocation* Allocate(size_t size, Kind kind, int device);
 
-  // What was allocated at an address and is not freed yet, or null.
+  // The allocation that begins at an address and has not been freed, or null.
   const Allocation* Given(uint64_t address);
 
-  // Whether there was such memory.
+  // Frees an allocation; returns false if there is none at that address.
   bool Free(uint64_t address);
 
-  // Part of an allocation becomes memory of its own, without values and with nothing beside it, until it is released.
+  // Gives part of an allocation its own address range, so that accesses beyond an array of a memory pool are found,
+  // until it is released. Its bytes are unwritten. Returns its address, which depends only on the place of the part;
+  // memory that the host may access keeps its address.
   //
-  // Returns its address, which depends on the place alone. Memory that the host may use stays as it is.
+  //   memory of the host:   | array 0 | array 1 | array 2 |          one block of a memory pool
+  //   device addresses:     | array 0 |   gap   | array 1 |   gap   | array 2 |   gap   |
   uint64_t MakePiece(uint64_t address, size_t size);
   void ReleasePiece(uint64_t address);
 
-  // The memory that holds an address, or null.
+  // The allocation or piece that contains an address, or null.
   const Allocation* Find(uint64_t address);
 
+  // The place of `size` bytes; host memory that is not an allocation is its own place.
   Place Locate(const void* pointer, size_t size);
   size_t Total() const { return limit_; }
   size_t Available(int device);
 
-  // What a kernel of a device can reach.
+  // The arrays that a kernel on a device can access; `peers` is the mask of devices whose memory it may access.
   std::vector<ArrayDescription> Visible(int device, uint32_t peers);
 
+  // All memory that can be accessed now.
   ReachPtr Now();
 
  private:
+  // Reserves an unused address range with a gap after it; 0 if none is left.
   uint64_t Reserved(size_t size);
 
   using Allocations = std::map<uint64_t, std::shared_ptr<Allocation>>;
   std::mutex mutex_;
   Allocations allocations_, pieces_;
-  ReachPtr reach_;           // null: something has changed since it was made
-  std::map<int, size_t> used_;
+  ReachPtr reach_;           // cached result of Now(); null after a change
+  std::map<int, size_t> used_;  // bytes, by device
   size_t limit_ = size_t{4} << 30;
   bool keep_states_ = true;
-  uint64_t first_ = 0, next_ = 0, end_ = 0;  // addresses that no host memory has
+  uint64_t first_ = 0, next_ = 0, end_ = 0;  // the reserved range, and its unused part
 };
 
-// While it lives, this thread sees the memory that there was at one time.
+// While an object of this class exists, this thread sees the memory that existed at some earlier time.
 class Hindsight {
  public:
   explicit Hindsight(ReachPtr reach);
@@ -107,7 +118,7 @@ class Hindsight {
 
 extern Memory& memory;
 
-// Copies what is known of bytes along with them.
+// Copies bytes with their states: a copy of an unwritten byte is unwritten. SetBytes marks bytes as written.
 void CopyBytes(const Place& to, const Place& from, size_t size);
 void SetBytes(const Place& to, int value, size_t size);
 

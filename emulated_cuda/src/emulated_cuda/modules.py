@@ -1,4 +1,7 @@
-"""What the driver asks of Python: to make programs of PTX, and to encode maps of tensors."""
+"""Callbacks of the emulated driver into Python: load PTX modules, describe kernels, encode tensor maps.
+
+The driver (driver.cpp) is C++; parsing PTX is Python. `configure` passes the driver a table of these functions.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,14 @@ from .emulator.operands import UnsupportedPtx
 if TYPE_CHECKING:
     from .install import Settings
 
-_INVALID_VALUE, _INVALID_IMAGE, _INVALID_PTX = 1, 200, 218
+_INVALID_VALUE, _INVALID_IMAGE, _INVALID_PTX = 1, 200, 218  # error codes of cuda.h
 _FILE_NOT_FOUND, _INVALID_HANDLE, _NOT_FOUND = 301, 400, 500
-_MAP_BYTES = 128
+_MAP_BYTES = 128  # size of a CUtensorMap
 
 
 class _Function(ctypes.Structure):
+    """The ctypes counterpart of struct FunctionDescription in device.h."""
+
     _fields_ = (
         ("program", ctypes.c_void_p),
         ("name", ctypes.c_char_p),
@@ -55,6 +60,8 @@ _ENCODE = ctypes.CFUNCTYPE(
 
 
 class _Callbacks(ctypes.Structure):
+    """The ctypes counterpart of struct Callbacks in device.h."""
+
     _fields_ = (
         ("load", _LOAD),
         ("unload", _UNLOAD),
@@ -66,18 +73,22 @@ class _Callbacks(ctypes.Structure):
 
 
 class DriverError(Exception):
-    """What the driver answers: a code of CUDA's, and a text."""
+    """A driver call failed: the CUDA error code that it returns, and the text that explains it."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
         self.code = code
 
 
-programs: WeakValueDictionary[int, engine.Program] = WeakValueDictionary()  # by handle
+programs: WeakValueDictionary[int, engine.Program] = WeakValueDictionary()  # kernels by handle of the engine
 
 
 class LoadedModule(engine.Module):
-    """A module whose variables are in the memory of a device."""
+    """A loaded PTX module, whose variables are in the memory of the device that was current when it was loaded.
+
+    Kernels that contain addresses of variables are built for this module; others are shared by all modules of the same
+    PTX text.
+    """
 
     def __init__(self, text: str, library: ctypes.CDLL) -> None:
         self._text, self._alike = text, engine.module(text)
@@ -88,12 +99,14 @@ class LoadedModule(engine.Module):
         self._kept: list[Any] = []
 
     def address_of(self, name: str) -> int:
+        """Return the device address of a variable; the first call allocates and initialises it."""
         if name not in self._addresses:
             data = self.parsed.globals[name]
             self._addresses[name] = self._library.emulated_allocate(data, max(1, len(data)), self._device)
         return self._addresses[name]
 
     def __getitem__(self, name: str) -> engine.Program:
+        """Return a kernel, shared with other modules of the same text unless it contains addresses of variables."""
         if name not in self.programs:
             has_addresses = any(isinstance(preset.value, str) for preset in self.parsed.kernels[name].presets)
             own = engine.Program(ptx.Module(self._text).kernels[name], self) if has_addresses else self._alike[name]
@@ -101,7 +114,7 @@ class LoadedModule(engine.Module):
         return self.programs[name]
 
     def describe(self, name: str, description: Any) -> None:
-        """Fill the driver's description of a kernel."""
+        """Fill in the driver's FunctionDescription of a kernel (device.h)."""
         program = self[name]
         programs[program.handle.value or 0] = program
         kernel = program.kernel
@@ -117,12 +130,13 @@ class LoadedModule(engine.Module):
         description.device = self._device
 
     def unload(self) -> None:
+        """Free the module's variables."""
         for address in self._addresses.values():
             self._library.emulated_free(address)
 
 
 class _Modules:
-    """All that is loaded, by handle."""
+    """All loaded modules, by handle. The methods implement cuModule functions; they raise DriverError."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -130,6 +144,7 @@ class _Modules:
         self._handles = itertools.count(0x1000, 16)
 
     def load(self, image: int, is_path: int, handle: Any) -> None:
+        """Load PTX from memory, or from a file if `is_path`; machine code is refused."""
         data = _file(image) if is_path else ctypes.string_at(image)
         if data.startswith(b"\x7fELF"):
             raise DriverError(
@@ -146,10 +161,12 @@ class _Modules:
         handle[0] = number
 
     def unload(self, handle: int) -> None:
+        """Unload a module and free its variables."""
         self._module(handle).unload()
         del self._loaded[handle]
 
     def get_function(self, handle: int, name: bytes, description: Any) -> None:
+        """Describe a kernel of a module."""
         module = self._module(handle)
         if name.decode() not in module.parsed.kernels:
             raise DriverError(_NOT_FOUND, f"the module has no kernel {name.decode()}")
@@ -159,6 +176,7 @@ class _Modules:
             raise DriverError(_INVALID_PTX, str(error)) from error
 
     def get_global(self, handle: int, name: bytes, address: Any, size: Any) -> None:
+        """Store the address and size, in bytes, of a variable of a module."""
         module = self._module(handle)
         if name.decode() not in module.parsed.globals:
             raise DriverError(_NOT_FOUND, f"the module has no variable {name.decode()}")
@@ -166,12 +184,14 @@ class _Modules:
         size[0] = len(module.parsed.globals[name.decode()])
 
     def _module(self, handle: int) -> LoadedModule:
+        """Return the module of a handle; raise DriverError if none is loaded."""
         if handle not in self._loaded:
             raise DriverError(_INVALID_HANDLE, "no module of this handle is loaded")
         return self._loaded[handle]
 
 
 def _file(path: int) -> bytes:
+    """Return the contents of the file whose name is at an address."""
     name = ctypes.string_at(path)
     try:
         return Path(os.fsdecode(name)).read_bytes()
@@ -179,9 +199,10 @@ def _file(path: int) -> bytes:
         raise DriverError(_FILE_NOT_FOUND, str(error)) from error
 
 
-def _encode_map(  # the arguments of the driver's functions
+def _encode_map(  # arguments as in Callbacks::encode_map of device.h
     room: int, itemsize: int, rank: int, address: int, sizes: Any, strides: Any, box: Any, steps: Any, *rest: Any
 ) -> None:
+    """Encode a tensor map, tiled if `box` is not null and im2col otherwise, into the 128 bytes at `room`."""
     lower, upper, channels, pixels, swizzle = rest
     im2col = None if box else (lower[: rank - 2], upper[: rank - 2], channels, pixels)
     try:
@@ -201,7 +222,7 @@ def _encode_map(  # the arguments of the driver's functions
 
 
 def _answering(library: ctypes.CDLL, function: Callable[..., None]) -> Callable[..., int]:
-    """Return a function that returns 0, or the code of what went wrong after telling its text."""
+    """Return a C callback: it returns 0, or sets the driver's error text and returns the error code."""
 
     @wraps(function)
     def answer(*arguments: Any) -> int:
@@ -218,11 +239,11 @@ def _answering(library: ctypes.CDLL, function: Callable[..., None]) -> Callable[
     return answer
 
 
-_kept: list[Any] = []  # what C++ calls
+_kept: list[Any] = []  # keeps alive what C++ has pointers to
 
 
 def configure(library: ctypes.CDLL, settings: Settings) -> None:
-    """Tell the driver how the machine is and what it can ask."""
+    """Declare the driver's C functions, and pass it the settings and the table of callbacks."""
     library.emulated_allocate.restype = ctypes.c_uint64
     library.emulated_allocate.argtypes = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int)
     library.emulated_free.argtypes = (ctypes.c_uint64,)
@@ -243,7 +264,7 @@ def configure(library: ctypes.CDLL, settings: Settings) -> None:
 
 
 def pending_error(library: ctypes.CDLL) -> str | None:
-    """Run all work that nothing has waited for yet; return what is wrong with it, or None."""
+    """Run all pending work of all streams; return the text of the first error, or None."""
     code = library.emulated_drain()
     if code == 0:
         return None
@@ -253,18 +274,18 @@ def pending_error(library: ctypes.CDLL) -> str | None:
 
 
 def _shut_down(library: ctypes.CDLL) -> None:
-    """Run what is pending while the programs of kernels still exist: later, Python has freed them."""
+    """Run pending work at the end of the process, while the programs of kernels exist; print an error, if any."""
     error = pending_error(library)
     library.emulated_shut_down()
     if error is not None:
         print(f"emulated_cuda: work that nothing waited for failed: {error}", file=sys.stderr)
 
 
-in_use: list[Settings] = []
+in_use: list[Settings] = []  # the current settings, one element
 
 
 def configure_again(library: ctypes.CDLL, settings: Settings, callbacks: Any = None) -> None:
-    """Tell the driver how the machine is from now on; nothing may be left to run."""
+    """Pass new settings to the driver. No work may be pending."""
     values = astuple(settings)
     library.emulated_configure((ctypes.c_int64 * len(values))(*map(int, values)), callbacks)
     in_use[:] = [settings]

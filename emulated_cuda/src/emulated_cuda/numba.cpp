@@ -1,6 +1,6 @@
-// What Numba calls of a driver, beside what driver.cpp has: a library of another name, which NUMBA_CUDA_DRIVER tells.
-//
-// Here is the cuInit that libcuda.so.1 must not have, because NVRTC would find it there. All else is the runtime's.
+// Driver functions that Numba needs in addition to driver.cpp. They are in a second library, to which NUMBA_CUDA_DRIVER
+// points: it has cuInit, which libcuda.so.1 must not have because NVRTC would find it there (see driver.cpp). The
+// functions call the emulated runtime.
 #include <cstring>
 #include <memory>
 #include <string>
@@ -19,7 +19,7 @@ RUNTIME(cudaDeviceEnablePeerAccess)
 
 namespace emulated {
 namespace {
-thread_local std::vector<CUcontext> pushed;
+thread_local std::vector<CUcontext> pushed;  // this thread's context stack
 
 CUresult Result(cudaError_t error) { return static_cast<CUresult>(error); }
 void* Pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
@@ -27,7 +27,7 @@ CUcontext ContextOf(int device) { return reinterpret_cast<CUcontext>(static_cast
 int DeviceOf(CUcontext context) { return static_cast<int>(reinterpret_cast<uintptr_t>(context)) - 1; }
 bool Exists(int device) { return 0 <= device && device < settings.devices; }
 
-// What is linked is PTX, and stays so.
+// Linker state. There is no linker: a single PTX program is passed through.
 struct Link {
   std::string text;
 };
@@ -54,7 +54,7 @@ CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   std::memset(uuid->bytes, device + 1, sizeof uuid->bytes);
   return CUDA_SUCCESS;
 }
-// The driver and the runtime number attributes alike.
+// Attributes have the same numbers in the driver and in the runtime.
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   return static_cast<CUresult>(DeviceAttribute(value, attribute, device));
 }
@@ -160,7 +160,7 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstre
   return Result(emulated_cudaMemcpyAsync(Pointer(to), Pointer(from), size, cudaMemcpyDeviceToDevice, stream));
 }
 
-// Numba looks for these when it begins.
+// Numba looks these functions up when it starts.
 CUresult cuIpcGetMemHandle(CUipcMemHandle*, CUdeviceptr) { return CUDA_ERROR_NOT_SUPPORTED; }
 CUresult cuIpcOpenMemHandle(CUdeviceptr*, CUipcMemHandle, unsigned) { return CUDA_ERROR_NOT_SUPPORTED; }
 CUresult cuIpcCloseMemHandle(CUdeviceptr) { return CUDA_ERROR_NOT_SUPPORTED; }
@@ -176,7 +176,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   return Result(emulated_cudaStreamWaitEvent(stream, event, flags));
 }
 CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback function, void* data, unsigned flags) {
-  const auto same = reinterpret_cast<cudaStreamCallback_t>(function);  // but for the type of its error
+  const auto same = reinterpret_cast<cudaStreamCallback_t>(function);  // differs only in the type of the error
   return Result(emulated_cudaStreamAddCallback(stream, same, data, flags));
 }
 CUresult cuEventCreate(CUevent* event, unsigned flags) {

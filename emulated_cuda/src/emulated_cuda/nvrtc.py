@@ -1,4 +1,4 @@
-"""Compile CUDA C++ to PTX by NVRTC, through NVIDIA's binding for Python: it needs neither a device nor CuPy."""
+"""Compile CUDA C++ to PTX with NVRTC, by NVIDIA's Python binding, for use without CuPy and without a device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .install import Unsuitable, headers
 
 
 class CompileError(RuntimeError):
-    """NVRTC refuses a program; the message is its log."""
+    """NVRTC reports an error, or is not installed; the message has its log or the reason."""
 
 
 def compile_ptx(
@@ -24,20 +24,20 @@ def compile_ptx(
     defines: Sequence[str] = (),
     folders: Sequence[Path] = (),
 ) -> str:
-    """Return the PTX of CUDA C++, with the lines of its source, for `emulator.engine.module`.
+    """Compile CUDA C++ and return PTX with line information, for `emulator.engine.module`.
 
     Parameters
     ----------
     source : str
         The program, in C++17.
     architecture : str
-        The compute capability, as ``sm_90a``.
+        The compute capability, such as ``sm_90a``.
     name : str
-        What the file is called in messages, without ``.cu``.
+        File name in messages, without ``.cu``.
     defines : sequence of str
-        Macros, as ``COUNT=3``.
+        Macro definitions, such as ``COUNT=3``.
     folders : sequence of Path
-        Where included files are looked for, before the headers of CUDA's runtime.
+        Folders to search for included files, before those of the CUDA runtime's headers.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def compile_ptx(
 
 @cache
 def unavailable_reason() -> str | None:
-    """Return why kernels cannot be compiled and emulated here, or None where they can."""
+    """Return why kernels cannot be compiled and emulated on this machine, or None if they can."""
     if build.compiler() is None:
         return "the emulator needs a C++ compiler, and there is no g++"
     try:
@@ -73,16 +73,18 @@ def unavailable_reason() -> str | None:
 
 @cache
 def _binding() -> Any:
+    """Return ``cuda.bindings.nvrtc`` with its library loaded; raise CompileError if it is not installed."""
     try:
         binding: Any = importlib.import_module("cuda.bindings.nvrtc")
         binding.nvrtcVersion()  # the first call loads the library
-    except Exception as error:  # a binding without its library fails in ways of its own
+    except Exception as error:  # without the library, the binding raises various exceptions
         reason = " ".join(str(error).split())
         raise CompileError(f"NVRTC is not there ({reason}); pip install 'emulated_cuda[cuda13]' brings it") from error
     return binding
 
 
 def _text(program: Any, size: Callable[[Any], Any], get: Callable[[Any, bytearray], Any]) -> str:
+    """Return a text of an NVRTC program, such as its log, by the functions for its size and its content."""
     (count,) = _checked(size(program))
     buffer = bytearray(count)
     _checked(get(program, buffer))
@@ -90,6 +92,7 @@ def _text(program: Any, size: Callable[[Any], Any], get: Callable[[Any, bytearra
 
 
 def _checked(answer: Any) -> Any:
+    """Return the results of an NVRTC call; raise CompileError if its status is not 0."""
     result, *values = answer
     if int(result) != 0:
         raise CompileError(f"NVRTC reports {getattr(result, 'name', result)}")

@@ -1,5 +1,5 @@
-// How functions of the host that stand in for kernels of machine code use a device's memory: in the order of a stream,
-// and with the checks that the engine makes for kernels.
+// Checked access to device memory for host functions that replace machine-code kernels (cuBLAS, cuRAND): in stream
+// order, with the engine's checks of bounds and initialisation.
 #ifndef EMULATED_CUDA_OPERANDS_H_
 #define EMULATED_CUDA_OPERANDS_H_
 
@@ -14,18 +14,19 @@
 
 namespace emulated {
 
-// Ends the function that made the access.
+// Thrown by a failed check; ends the function that made the access.
 struct Finding {
   cudaError_t code;
   std::string text;
 };
 
-// What one function reads and writes on one device.
+// The reads and writes of one library call on one device.
 class Access {
  public:
   Access(std::string function, int device) : function_(std::move(function)), device_(device) {}
 
-  // Bytes of device memory that were written before. `name` is that of the operand in NVIDIA's documentation.
+  // Returns the host address of bytes that are only read; fails if any is unwritten. `name` is the operand's name in
+  // NVIDIA's documentation.
   const char* Read(const void* address, size_t size, const char* name) {
     const Place place = Located(address, size, name, "read");
     const uint8_t* unwritten = Other(place.states, size, [](uint8_t state) { return state != kUnwritten; });
@@ -35,7 +36,7 @@ class Access {
     return place.host;
   }
 
-  // Bytes that the function writes now, all of them.
+  // Returns the host address of bytes that the caller must all write; they count as written from now on.
   char* Write(const void* address, size_t size, const char* name) {
     const Place place = Located(address, size, name, "write");
     const uint8_t* fixed = Other(place.states, size, [](uint8_t state) { return state != kReadOnly; });
@@ -64,7 +65,7 @@ class Access {
     return text;
   }
 
-  // The first state that is not as it should be, or null.
+  // Returns the first state for which good(state) is false, or null.
   template <class Good> static const uint8_t* Other(const uint8_t* states, size_t size, Good good) {
     if (states == nullptr) return nullptr;
     const uint8_t* end = states + size;
@@ -72,11 +73,13 @@ class Access {
     return found == end ? nullptr : found;
   }
 
+  // Whether the device may access an allocation: managed and pinned memory, its own, and that of enabled peers.
   bool MayUse(const Allocation& allocation) const {
     return allocation.kind != Kind::kDevice || allocation.device == device_ ||
            (peers[device_] >> allocation.device & 1);
   }
 
+  // Returns the place of an operand; fails if any of its bytes is out of bounds.
   Place Located(const void* address, size_t size, const char* name, const char* what) const {
     const Place place = memory.Locate(address, size);
     const bool inside = place.host != nullptr && place.allocation != nullptr && MayUse(*place.allocation);
@@ -93,7 +96,7 @@ class Access {
   int device_;
 };
 
-// What a stream may run later: the body, whose findings become an error of CUDA's.
+// Returns work for a stream that runs body(Access&), and turns a failed check into a CUDA error.
 template <class Body> Work Checked(std::string function, int device, Body body) {
   return [function = std::move(function), device, body = std::move(body)] {
     try {
@@ -106,7 +109,7 @@ template <class Body> Work Checked(std::string function, int device, Body body) 
   };
 }
 
-// The libraries' own errors are numbers without a text: it goes to standard error.
+// Prints an explanation to standard error, because the libraries' status codes have no text.
 inline void Explain(const std::string& text) { std::fprintf(stderr, "emulated_cuda: %s\n", text.c_str()); }
 
 }  // namespace emulated

@@ -1,4 +1,7 @@
-"""For pytest: ``-p emulated_cuda.plugin`` lets all tests find a device, that of the variables EMULATED_CUDA_…"""
+"""A pytest plugin that runs tests on an emulated CUDA device: ``pytest -p emulated_cuda.plugin``.
+
+The environment variables ``EMULATED_CUDA_…`` configure the device (see `emulated_cuda.Settings`).
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ library = install()  # before any test module imports CuPy
 
 
 def pytest_report_header() -> str:
-    """Say that results are those of an emulator."""
+    """Add a line to pytest's header which says that CUDA is emulated."""
     return "CUDA: emulated, from PTX"
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, None, None]:
-    """Let a test fail for its own work, also where it waits for none of it."""
+    """Run the work that a test enqueued but did not wait for, and fail the test if that work fails."""
     yield
     error = modules.pending_error(library)
     if error is not None:
@@ -27,5 +30,5 @@ def pytest_runtest_call() -> Generator[None, None, None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how much was emulated."""
+    """Add the number of emulated kernel launches to pytest's summary."""
     terminalreporter.write_line(f"{library.emulated_launches()} kernels were launched on the emulated device")

@@ -1,8 +1,9 @@
-"""Pools that tell the driver where each of their arrays begins and ends.
+"""A CuPy memory pool that gives each array exact bounds.
 
-A pool gives away parts of what the driver gave to it, one beside the other. Here each part becomes memory of its own:
-at another address, with nothing around it, and without values. The pool behaves as it does everywhere: the same part of
-a block is at the same address when it is given away again, and what still works on it then destroys it.
+A memory pool hands out parts of larger blocks, so an access beyond an array hits its neighbour in the same block. Here
+each part gets an address range of its own in the emulated driver, with unmapped space around it and without initial
+values. Otherwise the pool works as usual: if the same part is handed out again, it has the same address, and work that
+still uses its former contents overwrites the new ones.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import Any
 
 
 def tell(cupy: Any, library: ctypes.CDLL) -> None:
-    """Replace CuPy's class of pools, and its default pool."""
+    """Replace CuPy's class MemoryPool, and its default pool."""
     library.emulated_piece.restype = ctypes.c_uint64
     library.emulated_piece.argtypes = (ctypes.c_uint64, ctypes.c_uint64)
     library.emulated_release.argtypes = (ctypes.c_uint64,)
     memory = cupy.cuda.memory
 
     class Piece(memory.BaseMemory):  # type: ignore[misc, name-defined]
-        """What a pool gave away, which goes back when nobody holds it."""
+        """Memory of one array; it returns to the pool when nobody refers to it."""
 
         def __init__(self, pooled: Any, size: int) -> None:
             self.pooled = pooled

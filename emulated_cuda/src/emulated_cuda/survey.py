@@ -1,6 +1,6 @@
-"""A survey: which of CuPy's functions give NumPy's results on the emulated device. Prints a line for each.
+"""Compare CuPy's functions on the emulated device with NumPy's, and print one line for each: ok, or the error.
 
-python -m emulated_cuda.survey
+Usage: ``python -m emulated_cuda.survey``
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ Compute = Callable[[Any], Any]
 
 
 def _raw_module(xp: Any) -> Any:
+    """Compute 2x + y by a kernel in CUDA C++."""
     x, y = xp.arange(8, dtype="f4"), xp.ones(8, "f4")
     if xp is np:
         return 2 * x + y
@@ -35,11 +36,13 @@ def _raw_module(xp: Any) -> Any:
 
 
 def _elementwise_kernel(xp: Any) -> Any:
+    """Compute x * x + 1."""
     x = xp.asarray(A)
     return x * x + 1 if xp is np else xp.ElementwiseKernel("T x", "T y", "y = x * x + 1", "squared")(x)
 
 
 def _reduction_kernel(xp: Any) -> Any:
+    """Sum magnitudes along axis 1."""
     x = xp.asarray(A)
     if xp is np:
         return abs(x).sum(axis=1)
@@ -47,6 +50,8 @@ def _reduction_kernel(xp: Any) -> Any:
 
 
 def _fused(xp: Any) -> Any:
+    """Compute a function that CuPy fuses into one kernel."""
+
     def compute(x: Any, y: Any) -> Any:
         return xp.sqrt(x * x + y * y)
 
@@ -54,6 +59,7 @@ def _fused(xp: Any) -> Any:
 
 
 def _scatter(xp: Any) -> Any:
+    """Add to elements with repeated indices."""
     sums = xp.zeros(10)
     xp.add.at(sums, xp.asarray(INTEGERS[0] % 10), 1.5)
     return sums
@@ -118,7 +124,7 @@ CASES: dict[str, Compute] = {
     "linalg.svd": lambda xp: xp.linalg.svd(xp.asarray(A[0]))[1],
 }
 
-# What runs on no emulated device, and why.
+# Functions that are not supported on an emulated device, with the reason.
 NOT_SERVED = {
     "sort": "Thrust",
     "argsort": "Thrust",
@@ -133,6 +139,8 @@ NOT_SERVED = {
 
 
 def _unary(name: str, dtype: str) -> Compute:
+    """Return a case for a unary function, with operands in its domain."""
+
     def compute(xp: Any) -> Any:
         x = xp.asarray(A).astype(dtype)
         x = abs(x) + x.dtype.type(0.1) if name in POSITIVE else x / x.dtype.type(8) if name in SMALL else x
@@ -145,7 +153,7 @@ CASES |= {f"{name} of {dtype}": _unary(name, dtype) for name in UNARY.split() fo
 
 
 def compare(compute: Compute) -> None:
-    """Raise an error unless CuPy's result is NumPy's, but for rounding."""
+    """Raise an error unless CuPy's result equals NumPy's up to rounding."""
     cupy: Any = importlib.import_module("cupy")
     found, wanted = cupy.asnumpy(compute(cupy)), np.asarray(compute(np))
     tolerance = 1e-3 if wanted.dtype.itemsize <= 4 else 1e-5
@@ -153,7 +161,7 @@ def compare(compute: Compute) -> None:
 
 
 def main() -> int:
-    """Print the table; return 1 if a function fails that should not."""
+    """Print the table; return 1 if a function that should work fails, else 0."""
     from .install import install
 
     library = install()

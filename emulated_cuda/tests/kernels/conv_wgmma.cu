@@ -1,5 +1,6 @@
-// A convolution for sm_90a, NHWC bf16: TMA im2col loads of x, TMA tile loads of w, wgmma.
-// One producer warp, one consumer warpgroup; block tile 64 pixels x 64 filters x 64 channels of one tap.
+// Implicit GEMM convolution for sm_90a, NHWC bf16: x by TMA im2col loads, w by TMA tile loads, products by wgmma. One
+// producer warp and one consumer warpgroup; a block computes 64 pixels x 64 filters, in steps of 64 channels of one
+// filter tap.
 #include "hopper.cuh"
 
 struct ConvParams {
@@ -59,10 +60,10 @@ conv_wgmma(const __grid_constant__ TensorMap x_map, const __grid_constant__ Tens
         for (int k = 0; k < BK / 16; ++k)
             wgmma_m64n64k16(acc, wgmma_desc(a + k * 32), wgmma_desc(a + TILE + k * 32), 1);
         wgmma_commit();
-#ifdef RELEASES_EARLY  // the stage is handed back before wgmma has read it
+#ifdef RELEASES_EARLY  // fault: the stage is released before wgmma has read it
         mbarrier_arrive(smem_addr(&empty[s]));
         wgmma_wait<0>();
-#elif defined(WAITS_FOR_TOO_FEW)  // the sums are not there yet
+#elif defined(WAITS_FOR_TOO_FEW)  // fault: the last wgmma group is not waited for
         if (i < steps - 1) wgmma_wait<0>();
         mbarrier_arrive(smem_addr(&empty[s]));
 #else

@@ -1,4 +1,4 @@
-// Small kernels with one fault each, and next to them the same ones without it.
+// Small kernels with one fault each; a macro such as SYNCHRONISED mends the fault.
 #include "ptx.cuh"
 
 extern "C" __global__ void reads_unwritten_shared(float* y)
@@ -128,7 +128,8 @@ extern "C" __global__ void traps(int* y)
     if (y[threadIdx.x] == 3) __trap();
 }
 
-// Every block writes its part; the last one to arrive adds them up.
+// Split sum: every block writes a part, and the last block to draw a ticket adds all parts. Macros replace single
+// steps.
 #ifndef PUBLISHES
 #define PUBLISHES __threadfence()
 #endif
@@ -158,7 +159,8 @@ extern "C" __global__ void last_block_adds(int* ticket, int* parts, int* y)
     y[threadIdx.x] = sum;
 }
 
-// Blocks of one warp: what a shuffle says is not yet known of memory.
+// The same with blocks of one warp: a shuffle passes on the ticket, but does not order memory accesses; __syncwarp
+// does.
 extern "C" __global__ void last_warp_adds(int* ticket, int* parts, int* y)
 {
     parts[blockIdx.x * 32 + threadIdx.x] = 1;

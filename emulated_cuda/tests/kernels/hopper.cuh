@@ -1,4 +1,4 @@
-// The sm_90a instructions of the test kernels: mbarrier, TMA, wgmma.
+// Wrappers of the sm_90a instructions that the test kernels use: mbarrier, TMA, wgmma.
 #pragma once
 #include "ptx.cuh"
 

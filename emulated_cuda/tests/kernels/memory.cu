@@ -1,4 +1,4 @@
-// Loads and stores of every width, space and vector length.
+// Loads and stores of every width, state space and vector length; ldmatrix and mma.
 #include "ptx.cuh"
 
 struct Inner {
@@ -13,14 +13,15 @@ struct Parameters {
     short tail[3];
 };
 
-// The struct comes by value and in pieces; `index` is only known when the kernel runs.
+// A struct parameter, read member by member; `index` is known only at run time, so the arrays in it are indexed
+// indirectly.
 extern "C" __global__ void reads_a_struct(const __grid_constant__ Parameters p)
 {
     const int index = p.bytes[threadIdx.x];
     p.y[threadIdx.x] = p.size[index] + p.divider[index % 2].multiplier + p.tail[index] + (long long)p.scale;
 }
 
-// An array of each thread, addressed with a number that is not known before.
+// An array in local memory, because its indices are known only at run time.
 extern "C" __global__ void uses_local_memory(const int* x, int* y)
 {
     int values[16];
@@ -29,7 +30,7 @@ extern "C" __global__ void uses_local_memory(const int* x, int* y)
     y[threadIdx.x] = values[threadIdx.x % 16];
 }
 
-// Every byte moves through registers of each width, global and shared.
+// Copies every byte from global to shared memory and back, as elements of type T, in reverse order of the elements.
 template <class T> __device__ __forceinline__ void pass_on(const unsigned char* x, unsigned char* y, int count)
 {
     extern __shared__ __align__(16) unsigned char buffer[];
@@ -48,13 +49,14 @@ PASS_ON(by_2x4, int2)
 PASS_ON(by_4x4, int4)
 PASS_ON(by_2x8, longlong2)
 
-// Signs are spread, or not, when narrow values are loaded.
+// Loads of narrow types into wide registers, with and without sign extension.
 extern "C" __global__ void widens(const signed char* a, const unsigned char* b, const short* c, const unsigned short* d, long long* y)
 {
     y[threadIdx.x] = a[threadIdx.x] + 1000ll * b[threadIdx.x] + 1000000ll * c[threadIdx.x] + 1000000000000ll * d[threadIdx.x];
 }
 
-// Lane l copies SIZE bytes, `given[l]` of them from global memory and the rest zeros; past given lanes from nowhere.
+// Lane l copies SIZE bytes by cp.async: given[l] bytes from global memory, then zeros. With given[l] = 0, the address
+// is invalid.
 template <int SIZE> __device__ __forceinline__ void copy_part(const unsigned char* x, const int* given, unsigned char* y)
 {
     __shared__ __align__(16) unsigned char buffer[32 * SIZE];
@@ -74,7 +76,7 @@ __constant__ float table[4] = {1, 2, 3, 4};
 __device__ int counter = 7;
 extern "C" __global__ void reads_variables(float* y) { y[threadIdx.x] = table[threadIdx.x] * counter; }
 
-extern "C" __global__ void matrices(const unsigned short* x, unsigned short* y)  // four 8 x 8, then their transposes
+extern "C" __global__ void matrices(const unsigned short* x, unsigned short* y)  // four 8 x 8, then with .trans
 {
     __shared__ __align__(16) unsigned short tile[256];
     for (int i = threadIdx.x; i < 256; i += 32) tile[i] = x[i];

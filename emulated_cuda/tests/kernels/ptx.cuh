@@ -1,4 +1,4 @@
-// The PTX instructions of the test kernels, each behind one function.
+// Wrappers of the PTX instructions that the test kernels use, one function each.
 #pragma once
 #include <cuda_bf16.h>
 

@@ -1,4 +1,4 @@
-// A tile to global memory and back through the TMA engine, with what may be forgotten left out on demand.
+// Tiles of 32 x 32 floats, stored to and loaded from global memory by TMA. Macros leave out fences, barriers and waits.
 #include "hopper.cuh"
 
 #ifndef WAITS
@@ -18,7 +18,7 @@ extern "C" __global__ void stores_a_tile(const __grid_constant__ TensorMap map)
     if (threadIdx.x == 0) tma_store_2d(&map, smem_addr(tile), 0, 0);
 }
 
-// Two tiles, one after the other, from the same memory.
+// Two tiles in turn, from the same shared memory; a store is waited for before the next tile is written.
 extern "C" __global__ void stores_two_tiles(const __grid_constant__ TensorMap map)
 {
     __shared__ __align__(128) float tile[32 * 32];

@@ -1,4 +1,4 @@
-// Shuffles, votes, reductions, atomics; 64 threads.
+// Shuffles, votes, reductions, shared-memory atomics and divergent branches; one block of 64 threads.
 extern "C" __global__ void talks(int* y, float* sums)  // y[row][thread]
 {
     __shared__ int counts[9];

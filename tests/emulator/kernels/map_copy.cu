@@ -1,4 +1,4 @@
-// Rows of 32 numbers, copied through their array's map, or as they lie in memory.
+// Copies rows of 32 floats: copy_by_map through a tensor map (TMA), copy_by_row by ordinary loads.
 #include "hopper.cuh"
 
 using CUtensorMap = TensorMap;
@@ -9,7 +9,7 @@ struct MapCopy {
     int rows;
 };
 
-// 32 rows a block.
+// One block copies 32 rows.
 __device__ __forceinline__ void copy_by_map(const MapCopy& p)
 {
     __shared__ __align__(128) float tile[32 * 32];

@@ -1,5 +1,5 @@
-// The ring of conv/wgmma, with the least around it: a warp that fetches RING_ITEMS rows of 32 floats by TMA, one after
-// the other, and two warps that read each of them; with what may be forgotten left out on demand.
+// A minimal TMA pipeline on the ring of conv/wgmma: one producer warp loads RING_ITEMS rows of 32 floats, and two
+// consumer warps read each row. Macros replace single steps, so that tests can leave out or reorder them.
 #include "conv/wgmma/ring.cuh"
 
 #ifndef RING_READERS

@@ -1,9 +1,11 @@
-// How a tensor core adds the products of one sum: NVIDIA documents none of it, so that there are several models.
+// Models of how a tensor core adds the products of one dot product to its accumulator; accumulation.py has the sources.
 //
-// In order: c + a_0 b_0 + a_1 b_1 + ..., each sum rounded to float. Fused: the products of some bytes along K, and c, are
-// shifted to the largest exponent among them and cut off so many bits below it, added without error, and made float again,
-// which is the next products' c; what others found on devices is of this kind (accumulation.py). Scrambled: in order, but
-// of an order that each instruction and each shape has for itself; c has a place in it, too.
+// In order:   c + a_0 b_0 + a_1 b_1 + ..., each partial sum rounded to float.
+// Fused:      for each group of products along K, and c: with e the largest exponent among them and f fraction bits,
+//             c = round(2^(e-f) * (sum of trunc(term * 2^(f-e)) over the products and c)).
+// Scrambled:  in order, but in a fixed pseudo-random order for each instruction and shape, with c somewhere among them.
+//
+// NVIDIA documents none of this.
 #pragma once
 #include "numbers.hpp"
 #include "state.hpp"
@@ -11,11 +13,11 @@
 struct Accumulation {
     enum Kind : u8 { IN_ORDER, FUSED, SCRAMBLED };
     Kind kind = IN_ORDER;
-    int bytes = 0;        // of a group along K
-    int fraction = 0;     // bits below the largest exponent
-    bool nearest = false; // else cut off
+    int bytes = 0;         // of one operand's row, along K, that form a group
+    int fraction = 0;      // bits kept below the largest exponent
+    bool nearest = false;  // round a group's sum to nearest, instead of toward zero
 
-    // As accumulation.py writes them: of each type of elements, or of all.
+    // Decodes the setting `sums`, which has one code for all element types or one for each (accumulation.of_types).
     template <class AB> static Accumulation of(s64 codes)
     {
         constexpr s64 TYPES = 1'000'000;
@@ -28,7 +30,7 @@ struct Accumulation {
     }
 };
 
-// Below those of all numbers for zero; numbers below the normal ones have the exponent of the least of these.
+// The exponent of a value of type T: that of the smallest normal number for subnormals, and far below it for zero.
 template <class T> int exponent_of(double value)
 {
     if (value == 0) return -1000;
@@ -36,7 +38,7 @@ template <class T> int exponent_of(double value)
     return std::max(least, std::ilogb(value));
 }
 
-// To float, or at once to the half that the sums are.
+// Rounds to float, to nearest or toward zero; for an accumulator of type f16, rounds directly to the nearest f16.
 template <class ACC> float narrowed(double value, bool nearest)
 {
     if constexpr (std::is_same_v<ACC, f16>) return widen(to_f16(value));
@@ -44,7 +46,7 @@ template <class ACC> float narrowed(double value, bool nearest)
     return nearest || std::fabs(double(rounded)) <= std::fabs(value) ? rounded : std::nextafter(rounded, 0.f);
 }
 
-// Of numbers as the elements have them; K of them at most.
+// Adds `count` (at most K) products and c by the fused rule.
 template <class AB, class ACC, int K> float add_group(const float* a, const float* b, int count, float c, const Accumulation& rule)
 {
     double terms[K + 1], plain = c;
@@ -64,7 +66,7 @@ template <class AB, class ACC, int K> float add_group(const float* a, const floa
     return narrowed<ACC>(std::ldexp(whole, largest - rule.fraction), rule.nearest);
 }
 
-// Places of the K products and of c, by what tells the instruction and its shape from others.
+// A fixed pseudo-random order of the K products and c (index K), seeded by the instruction.
 template <int K> struct ScrambledOrder {
     int places[K + 1];
 
@@ -76,6 +78,7 @@ template <int K> struct ScrambledOrder {
     }
 };
 
+// Computes one element of D = A * B + C, by the fused or the scrambled rule.
 template <class AB, class ACC, int K> struct Adder {
     Accumulation rule;
     ScrambledOrder<K> order;
@@ -93,7 +96,7 @@ template <class AB, class ACC, int K> struct Adder {
     }
 };
 
-// Tells instructions apart: types by their sizes and names, and the shape.
+// A number that is unique to the types and shape of an instruction.
 template <class AB, class ACC> u64 instruction_number(int m, int n, int k)
 {
     const u64 types = std::is_same_v<AB, f16> ? 1 : std::is_same_v<AB, bf16> ? 2 : 3;

@@ -1,30 +1,37 @@
-"""How tensor cores may add, as numbers that the engine takes: the setting `sums`.
+"""Models of how a tensor core accumulates the products of one `mma` or `wgmma`, encoded as the setting `sums`.
 
-NVIDIA documents none of it. The emulator's own way is "in order". What others found on devices, by comparing models
-with them bit for bit, is an assumption here until a device has been recorded: Khattak and Mikaitis, "Accurate Models of
-NVIDIA Tensor Cores" (arXiv 2512.07004); Xie and others, "MMA-Sim" (arXiv 2511.10909). In these, the products of some
-bytes along K are added at once, with the sum so far, each cut off so many bits below the largest exponent. "scrambled"
-is no model of a device: each instruction and each shape adds in an order of its own, the same one for all of its sums.
-What does not hold there depends on an order that nobody promises.
+NVIDIA does not document the order or the intermediate precision. The emulator's default is "in order": the products
+are added along K, each partial sum rounded to float. Two papers compared models with devices bit for bit: Khattak and
+Mikaitis, "Accurate Models of NVIDIA Tensor Cores" (arXiv 2512.07004); Xie and others, "MMA-Sim" (arXiv 2511.10909).
+Their models are assumptions here until a device has been recorded. In a fused model, a group of products and the
+accumulator are aligned to the largest exponent among them, truncated to a fixed number of bits below it, and summed
+exactly. "scrambled" models no device: each instruction and shape uses its own fixed pseudo-random order. A test that
+fails with it depends on an order that the hardware does not guarantee.
 """
 
 from __future__ import annotations
 
 IN_ORDER, SCRAMBLED = 0, -1
-_TYPES = 10**6  # numbers of one type's models are below
+_TYPES = 10**6  # radix by which `of_types` packs three models into one number
 
 
 def fused(group_bytes: int, fraction: int, nearest: bool = False) -> int:
-    """Return the number of a model that adds products of `group_bytes` along K at once.
+    """Return the code of a fused model: `group_bytes` of products along K are added to the accumulator at once.
 
     Parameters
     ----------
     group_bytes : int
-        Of a factor: 2 for each product of 16-bit elements, 4 of TF32; a whole instruction mostly has 32.
+        Bytes of one operand's row that form a group: 16 is eight products of 16-bit elements, or four of TF32. An
+        instruction has at most 32 bytes along K.
     fraction : int
-        Bits that summands keep below the largest exponent of the group.
+        Bits that each summand keeps below the largest exponent of its group; the rest is truncated.
     nearest : bool
-        Whether a group's sum is rounded to the nearest float, instead of cut off.
+        Whether the sum of a group is rounded to the nearest float, instead of toward zero.
+
+    Raises
+    ------
+    ValueError
+        A parameter is out of range.
     """
     if not (0 < group_bytes <= 32 and 0 < fraction < 40):
         raise ValueError(f"groups have 1 to 32 bytes and 1 to 39 bits, not {group_bytes} and {fraction}")
@@ -32,7 +39,7 @@ def fused(group_bytes: int, fraction: int, nearest: bool = False) -> int:
 
 
 def of_types(f16: int, bf16: int, tf32: int) -> int:
-    """Return the number of models that differ by the type of the elements; none may be scrambled."""
+    """Return one code for three models, one per element type; ValueError if any of them is "scrambled"."""
     numbers = (f16, bf16, tf32)
     if min(numbers) < 0:
         raise ValueError("a scrambled order is one of all types")
@@ -42,7 +49,7 @@ def of_types(f16: int, bf16: int, tf32: int) -> int:
 MODELS = {
     "in order": IN_ORDER,
     "Volta": fused(8, 23),
-    "Ampere": fused(16, 24),  # Ada as well
-    "Hopper": fused(32, 25),  # Blackwell as well
+    "Ampere": fused(16, 24),  # also Ada
+    "Hopper": fused(32, 25),  # also Blackwell
     "scrambled": SCRAMBLED,
 }

@@ -1,4 +1,8 @@
-"""Compiles shared libraries of C++ once per machine and version, and keeps them in a cache folder."""
+"""Compile C++ sources into shared libraries with g++, and cache the results on disk.
+
+A library's folder is named by a hash of its sources, headers, options, compiler version and CPU, so a changed source
+or another machine gets a new build. The emulator's engine and the emulated driver are both built this way.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +19,23 @@ from functools import lru_cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
-# Contracted products would round once where PTX rounds twice; the register file is seen through many types.
+# No fused multiply-add: PTX rounds a mul and an add separately. No strict aliasing: the register file is an array of
+# bytes that is accessed as many types.
 ENGINE_OPTIONS = ("-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-fno-math-errno")
 _COMMON = ("-std=c++20", "-fPIC", "-shared", "-pthread")
 
 
 def compiler() -> str | None:
+    """Return the path of g++, or None if it is not installed."""
     return shutil.which("g++")
 
 
 @lru_cache(maxsize=1)
 def cache_folder() -> Path:
-    """Return the folder for all that is compiled, or one of this process where that cannot be written.
+    """Return the folder for compiled libraries and generated sources, creating it if necessary.
 
-    EMULATED_CUDA_CACHE_DIR names it.
+    It is ``EMULATED_CUDA_CACHE_DIR``, or else ``emulated_cuda`` in the user's cache folder. If that is not writable,
+    it is a temporary folder which is removed when the process exits.
     """
     users = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(os.environ.get("EMULATED_CUDA_CACHE_DIR") or Path(users) / "emulated_cuda").expanduser()
@@ -42,7 +49,7 @@ def cache_folder() -> Path:
 
 
 def generated(name: str, text: str) -> Path:
-    """Keep a source that a program makes in the cache folder, beside others of that name."""
+    """Write generated source text to a file in the cache folder and return its path; the name includes a hash."""
     stem, _, suffix = name.partition(".")
     path = cache_folder() / f"{stem}-{hashlib.sha256(text.encode()).hexdigest()[:20]}.{suffix}"
     if not path.exists():
@@ -53,12 +60,16 @@ def generated(name: str, text: str) -> Path:
 
 
 def _output(*command: str) -> str:
+    """Run a command and return its standard output; raise CalledProcessError if it fails."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 @lru_cache(maxsize=1)
 def _machine_options(program: str) -> tuple[tuple[str, ...], str]:
-    """Return the options for the CPU at hand, and what they mean, since a cache may go from one CPU to another."""
+    """Return the compiler options for the local CPU, and what g++ expands them to.
+
+    The expansion is part of the cache key: a cache folder on a shared disk may serve machines with different CPUs.
+    """
     try:
         return ("-march=native",), _output(program, "-march=native", "-Q", "--help=target")
     except subprocess.CalledProcessError:
@@ -66,7 +77,10 @@ def _machine_options(program: str) -> tuple[tuple[str, ...], str]:
 
 
 def _key(program: str, options: Sequence[str], sources: Sequence[Path]) -> str:
-    """Hash all that makes a library: its sources, with the headers beside them and the engine's, and the compiler."""
+    """Return a hash of everything that determines a library.
+
+    That is: the sources, the headers in their folders and in the engine's, the options, the compiler and the CPU.
+    """
     digest = hashlib.sha256(_output(program, "--version").encode())
     for folder in sorted({source.parent for source in sources} | {HERE}):
         for path in sorted(folder.glob("*.h*")):
@@ -79,12 +93,21 @@ def _key(program: str, options: Sequence[str], sources: Sequence[Path]) -> str:
 
 
 def shared_library(name: str, sources: Sequence[Path], options: Sequence[str]) -> Path:
-    """Compile a library unless that is done; ``name`` is that of the file, in a folder of this version's own.
+    """Return the path of a shared library, compiling it if the cache does not have it.
+
+    Parameters
+    ----------
+    name : str
+        File name, such as ``libcuda.so.1``. Its folder is unique to this version of the sources.
+    sources : sequence of Path
+        Files to compile and link.
+    options : sequence of str
+        Options for g++, in addition to C++20 and the options for the local CPU.
 
     Raises
     ------
     RuntimeError
-        There is no compiler, or it fails.
+        g++ is not installed, or it reports an error.
     """
     program = compiler()
     if program is None:
@@ -107,21 +130,22 @@ def shared_library(name: str, sources: Sequence[Path], options: Sequence[str]) -
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time compile: of several that start together, all but the first find what it made."""
-    import fcntl  # which Windows lacks
+    """Hold an exclusive file lock in a folder, so that of several processes only the first one compiles."""
+    import fcntl  # not available on Windows
 
     with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file is closed, however that comes about
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, also if the process is killed
         yield
 
 
 def build() -> Path:
-    """Return the engine's shared library, compiling it where there is none yet."""
+    """Return the path of the emulator engine's shared library, compiling it if necessary."""
     return shared_library("engine.so", [HERE / "engine.cpp"], ENGINE_OPTIONS)
 
 
 @lru_cache(maxsize=1)
 def engine() -> ctypes.CDLL:
+    """Return the emulator engine, loaded into this process."""
     library = ctypes.CDLL(str(build()))
     library.emulator_load.restype = ctypes.c_void_p
     return library

@@ -1,6 +1,7 @@
-"""Instructions: from their words and operands to the engine's key, registers and attributes.
+"""Decode PTX instructions into the engine's form: a key, registers and attributes.
 
-The attributes of each kind are in the order of the struct that the engine reads them by.
+There is one handler per group of opcodes. The key names a C++ function in the engine's table. The attributes of each
+kind have the order of the C++ struct by which the engine reads them (`Instr::as` in state.hpp).
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ from .operands import (
 )
 from .tokens import WIDTH
 
-# Words without an effect in this model (`ftz` and `sat` are not among them): rounding that is the default, ...
+# Modifiers that do not change the result in this model, and so are left out of keys: default rounding and the like, ...
 NOISE = {"rn", "approx", "full", "noftz", "uni", "aligned", "noinc"}
-NOISE |= {"nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt"}  # ... caching, ...
-NOISE |= {"volatile", "weak", "relaxed", "acquire", "release", "acq_rel", "sc", "mmio"}  # ... ordering ...
+NOISE |= {"nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt"}  # ... cache operators, ...
+NOISE |= {"volatile", "weak", "relaxed", "acquire", "release", "acq_rel", "sc", "mmio"}  # ... memory order ...
 NOISE |= {"gpu", "sys", "cta", "cluster"}  # ... and scope
 COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs"}
 COMPARISONS |= {"equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"}
 SPACES = ("global", "shared", "local", "param", "const")
 ROUNDINGS = ("rni", "rzi", "rmi", "rpi", "rz", "rm", "rp", "rna")
-Context = Any  # of ptx.KernelReader
-Words = tuple[str, ...]  # of the opcode, between its dots
+Context = Any  # a ptx.KernelReader; importing it would be circular
+Words = tuple[str, ...]  # the opcode, split at its dots: ("ld", "global", "v4", "f32")
 
 
 def decode(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """Decode one instruction; raise UnsupportedPtx if it, a modifier or an operand is not supported."""
     handler = HANDLERS.get(words[0])
     if handler is None:
         raise UnsupportedPtx(".".join(words))
@@ -49,38 +51,45 @@ def decode(context: Context, words: Words, operands: list[Operand]) -> Instructi
 
 @cache
 def _types(words: Words) -> list[str]:
+    """Return the words of an opcode that are types."""
     return [word for word in words[1:] if word in WIDTH]
 
 
 @cache
 def _key(words: Words) -> str:
+    """Return the engine's key of an opcode: its words without those that have no effect."""
     return ".".join(word for word in words if word not in NOISE)
 
 
 @cache
 def _space(words: Words) -> str:
+    """Return the state space that an opcode names, or "generic"."""
     names = [word.split("::")[0] for word in words[1:]]
     return next((name for name in names if name in SPACES), "generic")
 
 
 def _without_negation(operand: Operand) -> tuple[Operand, bool]:
+    """Return an operand without its negation, and whether it was negated."""
     return (operand.operand, True) if isinstance(operand, Negated) else (operand, False)
 
 
 def _without_second(context: Context, operands: list[Operand]) -> tuple[list[Operand], int]:
+    """Return the operands without q of ``p|q``, and the register of q, or -1."""
     second = [context.register(operand.operand) for operand in operands if isinstance(operand, Second)]
     return [operand for operand in operands if not isinstance(operand, Second)], (second or [-1])[0]
 
 
-# ---------------------------------------------------------------- each lane for itself
+# ---------------------------------------------------------------- lanewise instructions
 
 
 def _plain(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """Arithmetic and logic: each operand is a register of the instruction's type."""
     width = WIDTH[_types(words)[-1]]
     return Instruction(_key(words), [context.register(operand, width) for operand in operands], [])
 
 
 def _move(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`mov`: between registers, from a clock, or packing and unpacking a vector."""
     kind = _types(words)[-1]
     to, source = operands
     if isinstance(source, Symbol) and source.name.startswith("%"):
@@ -96,6 +105,7 @@ def _move(context: Context, words: Words, operands: list[Operand]) -> Instructio
 
 
 def _convert_address(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`cvta`: convert an address to or from the generic address space."""
     direction = "to." if "to" in words else ""
     return Instruction(
         f"cvta.{direction}{_space(words)}", [context.register(operands[0]), context.register(operands[1], 8)], []
@@ -103,6 +113,7 @@ def _convert_address(context: Context, words: Words, operands: list[Operand]) ->
 
 
 def _set_predicate(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`setp`: compare, and optionally combine the result with a third predicate."""
     operands, second = _without_second(context, operands)
     kind = _types(words)[-1]
     comparison = next(word for word in words if word in COMPARISONS)
@@ -117,6 +128,7 @@ def _set_predicate(context: Context, words: Words, operands: list[Operand]) -> I
 
 
 def _set_value(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`set`: compare, and store the result as 1.0 (float) or all ones (integer)."""
     to, source = _types(words)
     comparison = next(word for word in words if word in COMPARISONS)
     if len(operands) > 3 or to not in ("f32", "u32", "s32"):
@@ -126,12 +138,14 @@ def _set_value(context: Context, words: Words, operands: list[Operand]) -> Instr
 
 
 def _select(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`selp`: select one of two values by a predicate."""
     width = WIDTH[_types(words)[-1]]
     values = [context.register(operand, width) for operand in operands[:3]]
     return Instruction(f"selp.b{8 * width}", [*values, context.register(operands[3])], [])
 
 
 def _convert(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`cvt`: the attributes are the widths of the two registers, which may be wider than the types."""
     to, source = _types(words)[:2]
     rounding = [word for word in words if word in ROUNDINGS]
     suffix = [word for word in ("ftz", "sat", "relu") if word in words]
@@ -144,21 +158,25 @@ def _convert(context: Context, words: Words, operands: list[Operand]) -> Instruc
 
 
 def _test(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`testp`: test a property of a float, such as finite."""
     key = f"testp.{words[1]}.{_types(words)[-1]}"
     return Instruction(key, [context.register(operands[0]), context.register(operands[1], WIDTH[words[-1]])], [])
 
 
 def _is_in_space(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`isspacep`: test whether a generic address is in a state space."""
     return Instruction(
         f"isspacep.{_space(words)}", [context.register(operands[0]), context.register(operands[1], 8)], []
     )
 
 
 def _nothing(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """An instruction without an effect in this model."""
     return Instruction("nop", [], [])
 
 
 def _dependency(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`griddepcontrol.wait` and `griddepcontrol.launch_dependents` (programmatic dependent launch)."""
     return Instruction(".".join(words), [], [])
 
 
@@ -166,12 +184,13 @@ def _dependency(context: Context, words: Words, operands: list[Operand]) -> Inst
 
 
 def _load_store(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`ld` and `st`; the attributes are those of struct Access in memory.hpp."""
     store = words[0] == "st"
     space, kind = _space(words), _types(words)[-1]
     vector = next((int(word[1:]) for word in words if word in ("v2", "v4", "v8")), 1)
     memory, data = operands[:2] if store else (operands[1], operands[0])
     if space == "param" and isinstance(memory.base, Symbol) and memory.base.name in context.kernel.local:
-        space = "local"  # an argument or a result of a function that was inlined
+        space = "local"  # an argument or result of an inlined function: see KernelReader._place_argument
     base, offset, base_width = context.address(memory)
     first = data.items[0] if isinstance(data, Vector) else data
     register_width = first.width if isinstance(first, Register) and first.width else WIDTH[kind]
@@ -182,6 +201,7 @@ def _load_store(context: Context, words: Words, operands: list[Operand]) -> Inst
 
 
 def _atomic(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`atom` and `red`, in global or shared memory."""
     space, kind = _space(words), _types(words)[-1]
     operation = next(word for word in words[1:] if word in ("add", "min", "max", "and", "or", "xor", "exch", "cas"))
     result = -1
@@ -200,18 +220,22 @@ def _atomic(context: Context, words: Words, operands: list[Operand]) -> Instruct
 
 
 def _branch(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`bra`."""
     return context.branch(operands[0].name)
 
 
 def _exit(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`exit`, and `ret` of a kernel."""
     return Instruction("exit", [], [])
 
 
 def _trap(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`trap` and `brkpt`: the kernel fails."""
     return Instruction("trap", [], [])
 
 
 def _barrier(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`bar` and `barrier`, of a warp or of threads of a block; cluster barriers do nothing: clusters have one block."""
     if words[1] == "cluster":
         return _nothing(context, words, operands)
     if words[1] == "warp":
@@ -228,9 +252,10 @@ def _barrier(context: Context, words: Words, operands: list[Operand]) -> Instruc
 
 
 def _fence(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`fence` and `membar`: only those that can order shared memory, proxies or other blocks have an effect."""
     if "mbarrier_init" in words:
         return Instruction("fence.mbarrier_init", [], [])
-    if "proxy" in words:  # those of other proxies, and of global memory, say nothing about shared memory
+    if "proxy" in words:  # proxy fences for global memory alone, or for tensor maps, have no effect here
         of_shared = words[2].startswith("async") and "global" not in words
         return Instruction("fence.proxy" if of_shared else "nop", [], [])
     return Instruction("fence.device" if {"gl", "gpu", "sys"} & set(words) else "nop", [], [])
@@ -240,26 +265,31 @@ def _fence(context: Context, words: Words, operands: list[Operand]) -> Instructi
 
 
 def _shuffle(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`shfl.sync`."""
     operands, second = _without_second(context, operands)
     result, *sources = [context.register(operand) for operand in operands]
     return Instruction("shfl.sync", [result, second, *sources], [("up", "down", "bfly", "idx").index(words[2])])
 
 
 def _vote(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`vote.sync`."""
     predicate, negated = _without_negation(operands[1])
     registers = [context.register(operand) for operand in (operands[0], predicate, operands[2])]
     return Instruction(f"vote.{words[2]}", registers, [int(negated)])
 
 
 def _active_mask(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`activemask`."""
     return Instruction("activemask", [context.register(operands[0])], [])
 
 
 def _reduce(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`redux.sync`: reduce a value over the lanes of a warp."""
     return Instruction(f"redux.{words[2]}.{_types(words)[-1]}", [context.register(operand) for operand in operands], [])
 
 
 def _elect(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`elect.sync`: elect one lane of a warp."""
     (result, mask), second = _without_second(context, operands)
     return Instruction("elect.sync", [context.register(result), second, context.register(mask)], [])
 
@@ -268,10 +298,12 @@ def _elect(context: Context, words: Words, operands: list[Operand]) -> Instructi
 
 
 def _shape(words: Words) -> str:
+    """Return the shape of a matrix instruction, such as ``m16n8k16``."""
     return next(word for word in words if re.fullmatch(r"m\d+n\d+k\d+", word))
 
 
 def _matrix_access(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`ldmatrix` and `stmatrix`, of one, two or four 8x8 matrices of 16-bit elements."""
     if "m8n8" not in words:
         raise UnsupportedPtx(".".join(words))
     data, memory = operands if words[0] == "ldmatrix" else operands[::-1]
@@ -281,6 +313,7 @@ def _matrix_access(context: Context, words: Words, operands: list[Operand]) -> I
 
 
 def _mma(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`mma.sync`: the operands are the registers of D, A, B and C, the attributes their numbers."""
     if "row" not in words or "col" not in words:
         raise UnsupportedPtx(".".join(words))
     parts = [context.registers(operand) for operand in operands[:4]]
@@ -289,6 +322,7 @@ def _mma(context: Context, words: Words, operands: list[Operand]) -> Instruction
 
 
 def _wgmma(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`wgmma`; the attributes of mma_async are those of struct Wgmma in tensor.hpp."""
     if words[1] != "mma_async":
         return Instruction(f"wgmma.{words[1]}", [context.register(operand) for operand in operands], [])
     d, a = context.registers(operands[0]), context.registers(operands[1])
@@ -299,6 +333,7 @@ def _wgmma(context: Context, words: Words, operands: list[Operand]) -> Instructi
 
 
 def _set_registers(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`setmaxnreg`."""
     attributes = [int(words[1] == "inc"), context.kernel.launch_registers]
     return Instruction("setmaxnreg", [context.register(operands[0])], attributes)
 
@@ -307,6 +342,7 @@ def _set_registers(context: Context, words: Words, operands: list[Operand]) -> I
 
 
 def _copy(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`cp.async`, its groups, and the bulk copies of `_bulk_copy`."""
     if words[:3] == ("cp", "async", "bulk"):
         return _bulk_copy(context, words, operands)
     if "commit_group" in words:
@@ -332,6 +368,7 @@ def _copy(context: Context, words: Words, operands: list[Operand]) -> Instructio
 
 
 def _bulk_copy(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`cp.async.bulk.tensor` (TMA) and its groups; bulk copies without a tensor map are not supported."""
     if "commit_group" in words:
         return Instruction("cp.async.bulk.commit", [], [])
     if "wait_group" in words:
@@ -352,6 +389,7 @@ def _bulk_copy(context: Context, words: Words, operands: list[Operand]) -> Instr
 
 
 def _tensor_load(context: Context, operands: list[Any], rank: int, im2col: int) -> Instruction:
+    """A TMA load of a box from global to shared memory, completed at an mbarrier."""
     to, to_offset, _ = context.address(operands[0])
     tensor_map, map_offset, _ = context.address(operands[1])
     barrier, barrier_offset, _ = context.address(operands[2])
@@ -363,6 +401,7 @@ def _tensor_load(context: Context, operands: list[Any], rank: int, im2col: int) 
 
 
 def _prefetch(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`prefetch`: only a tensor map is checked; other prefetches have no effect."""
     if "tensormap" not in words:
         return _nothing(context, words, operands)
     tensor_map, map_offset, _ = context.address(operands[0])
@@ -370,6 +409,7 @@ def _prefetch(context: Context, words: Words, operands: list[Operand]) -> Instru
 
 
 def _mbarrier(context: Context, words: Words, operands: list[Operand]) -> Instruction:
+    """`mbarrier`: init, inval, arrive, expect_tx and waits; try_wait and test_wait are the same here."""
     action = words[1]
     memory = next(operand for operand in operands if isinstance(operand, Memory))
     base, offset, base_width = context.address(memory)

@@ -1,9 +1,10 @@
-// Every order of a small block's events: barriers, waits, arrivals, and copies that land.
+// Explicit-state model checking of one small block: runs it in every order of its synchronisation events.
 //
-// Between events, a warp does nothing that others notice but by accesses to memory, and of these the checks know whether
-// an order makes them come after each other. So after each state of the block that is new, everything that can happen next
-// is tried: a warp goes on until its next event is over, or one of the copies in flight lands. States are told apart by
-// all that may matter later, what the checks have noted included. A state is reached again by the same choices.
+// Events are barriers, waits, arrivals, atomics and copies that land. Between events a warp affects others only through
+// memory, where the vector clocks find races in whatever order the accesses run, so only orders of events matter. In
+// each new state, everything that can happen next is tried: a runnable warp runs to the end of its next event, or one
+// copy in flight lands. States are compared by a 64-bit hash of everything that can matter later, shadow state
+// included. To return to a state, the block is run again from its start with the same choices.
 #pragma once
 #include "schedules.hpp"
 
@@ -11,6 +12,7 @@
 
 // ---------------------------------------------------------------- states
 
+// A 64-bit hash of words and bytes.
 class Digest {
 public:
     u64 value = 0x9e37'79b9'7f4a'7c15;
@@ -35,7 +37,7 @@ public:
     template <class T> void add_all(const T& all) { add_bytes(all.data(), all.size() * sizeof all[0]); }
     void add(const Knowledge& known)
     {
-        auto add_times = [&](const Times& times) {  // zeros at the end say nothing
+        auto add_times = [&](const Times& times) {  // without trailing zeros, which mean the same as no entry
             size_t size = times.size();
             while (size && !times[size - 1]) --size;
             add_bytes(times.data(), size * sizeof(u32));
@@ -45,6 +47,7 @@ public:
     }
 };
 
+// Adds a warp's state: registers, local memory, diverged lanes, knowledge, and pending copies and wgmma groups.
 inline void add(Digest& digest, const Warp& warp)
 {
     digest.add(u64(warp.state) << 32 | warp.alive);
@@ -68,7 +71,7 @@ inline void add(Digest& digest, const Warp& warp)
     digest.add(warp.held_registers);
 }
 
-// Of things without an order.
+// A hash of the elements of a container, independent of their order.
 template <class All, class F> u64 sum_of_digests(const All& all, F f)
 {
     u64 sum = 0;
@@ -80,6 +83,7 @@ template <class All, class F> u64 sum_of_digests(const All& all, F f)
     return sum;
 }
 
+// A hash of a block's state: shared memory, its shadow state, barriers, copies in flight and all warps.
 inline u64 digest_of(const Block& block)
 {
     Digest digest;
@@ -119,7 +123,7 @@ inline u64 digest_of(const Block& block)
 
 // ---------------------------------------------------------------- orders
 
-// Arrays as they were before the launch, for each order to begin with.
+// A copy of all writable arrays as they were before the launch, to start each order from.
 class Before {
 public:
     explicit Before(Launch& launch) : launch_(launch)
@@ -155,15 +159,18 @@ private:
     std::vector<std::vector<u8>> states_;
 };
 
+// The result of an exploration.
 struct Explored {
-    s64 states = 0, steps = 0, ends = 0;  // different states, what was tried in them, and how often the block came to its end
-    s64 complete = 0;                     // whether there are no other states
+    s64 states = 0, steps = 0, ends = 0;  // different states; events tried in them; how often the block finished
+    s64 complete = 0;                     // 1 if all reachable states were explored
 };
 
+// Depth-first search over orders of events.
 class Explorer {
 public:
     Explorer(Block& block, s64 limit) : block_(block), before_(block.launch), limit_(limit) {}
 
+    // Explores until no new state is left, a check fails, or the limit is reached.
     Explored all()
     {
         std::vector<std::vector<u8>> orders{{}};
@@ -180,7 +187,7 @@ public:
     }
 
 private:
-    // What may happen next: numbers of warps, then, from the number of warps on, copies in flight.
+    // What may happen next: numbers of runnable warps; from warp_count on, copies in flight.
     std::vector<u8> possible() const
     {
         std::vector<u8> found;
@@ -190,13 +197,15 @@ private:
         return found;
     }
 
+    // Runs a warp for one event, or lands a copy.
     void take(u8 choice)
     {
         if (choice < block_.warp_count) step(block_, *block_.warps[choice]);
         else complete_copy(block_, choice - block_.warp_count);
     }
 
-    // Takes the choices of an order, then the first one each time, as long as states are new; notes what else there was.
+    // Runs the block by the choices of `order`, then by the first possible choice until it finishes or reaches a known
+    // state. Adds the alternatives at each new state to `orders`. A choice of 0xff completes barriers after exits.
     void follow(std::vector<u8> order, std::vector<std::vector<u8>>& orders)
     {
         before_.restore();

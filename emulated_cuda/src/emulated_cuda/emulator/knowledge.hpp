@@ -1,22 +1,29 @@
-// Who knows of whose accesses: what lanes tell each other, barriers and, later, other warps.
+// Vector-clock operations of the race checks: what the lanes of a warp know of accesses by other agents.
+//
+// Releases (arrivals, barriers) call `tell`, acquires (waits) call `learn`, and the checks ask `knows`. Most lanes of a
+// warp know the same, which is stored once in Warp::common; lanes that know more (Warp::apart) have a copy of their
+// own.
 #pragma once
 #include "state.hpp"
 
+// The knowledge of a lane: its own if it has more than the warp has in common.
 inline const Knowledge& known_to(const Warp& warp, int lane) { return warp.apart >> lane & 1 ? *warp.own[lane] : warp.common; }
 
-// Does an access of this agent come before what the lane does now?
+// Returns whether an agent's access at time `clock` happens before what the lane does now.
 inline bool knows(const Warp& warp, int lane, u32 agent, u32 clock)
 {
     return agent == warp.thread(lane) || clock < time_of(known_to(warp, lane).times, agent);
 }
 
-// Does a proxy fence stand between an access of this thread and what the lane lets the asynchronous proxy do now?
+// Returns whether a proxy fence orders a thread's generic access at time `clock` before what the lane now has the
+// asynchronous proxy (TMA, wgmma) do.
 inline bool knows_fenced(const Warp& warp, int lane, u32 thread, u32 clock)
 {
     return clock < (thread == warp.thread(lane) ? warp.own_fenced[lane] : time_of(known_to(warp, lane).fenced, thread));
 }
 
-// Lanes tell others what they did and know; then the warp's clock must go on.
+// Release: adds to `others` what the lanes know, and everything that they did until now. The caller must then increment
+// the warp's clock, so that later accesses are not included.
 inline void tell(Warp& warp, u32 lanes, Knowledge& others)
 {
     if (&others != &warp.common) others.join(warp.common);
@@ -28,6 +35,7 @@ inline void tell(Warp& warp, u32 lanes, Knowledge& others)
     });
 }
 
+// Acquire: the lanes know what is in `what`.
 inline void learn(Warp& warp, u32 lanes, const Knowledge& what)
 {
     if (lanes == warp.alive) {
@@ -41,7 +49,7 @@ inline void learn(Warp& warp, u32 lanes, const Knowledge& what)
     });
 }
 
-// All lanes know now what each of them did and knew.
+// Synchronises all lanes of the warp: each knows what every other one did and knew.
 inline void converge(Warp& warp)
 {
     tell(warp, FULL, warp.common);
@@ -49,7 +57,7 @@ inline void converge(Warp& warp)
     warp.converged_clock = ++warp.clock;
 }
 
-// As __syncwarp does for its members.
+// __syncwarp(lanes).
 inline void synchronise_lanes(Warp& warp, u32 lanes)
 {
     if (lanes == warp.alive) return converge(warp);
@@ -59,7 +67,7 @@ inline void synchronise_lanes(Warp& warp, u32 lanes)
     learn(warp, lanes, all);
 }
 
-// What the lanes know of generic accesses, their own among them, is known to the asynchronous proxy.
+// fence.proxy.async by some lanes: covers the generic accesses that they know of, their own included.
 inline void fence_for_async_proxy(Warp& warp, u32 lanes)
 {
     auto fence = [&](Knowledge& known) {
@@ -75,7 +83,7 @@ inline void fence_for_async_proxy(Warp& warp, u32 lanes)
     ++warp.clock;
 }
 
-// Does the lane come after what some lanes did at once? After one of them is enough.
+// Returns whether the lane has synchronised with any of the lanes of `deed` since then.
 inline bool comes_after(const Warp& warp, const Deed& deed, int lane)
 {
     bool found = false;

@@ -1,7 +1,12 @@
-"""PTX text to a flat program for the engine.
+"""Translate PTX text into flat lists of instructions for the engine.
 
-Every operand becomes a byte offset into a warp's register file; immediates and special registers are registers that
-the engine fills before the first instruction.
+Every operand becomes a byte offset into a warp's register file, where a register has one value per lane. Immediates,
+addresses of variables and special registers also become registers, which the engine fills before the first instruction.
+Functions that the compiler did not inline are inlined here. For example::
+
+    @%p1 add.f32 %f3, %f1, 0f3F800000;
+
+has the key ``add.f32``, the predicate ``%p1``, and the operands ``%f3``, ``%f1`` and a register preset to 1.0.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ from .operands import (
 )
 from .tokens import WIDTH, Reader, Variable, immediate_bits, initial_data, read_variable, tokens_of
 
-SPECIAL_REGISTERS = [  # in the order of engine.cpp
+SPECIAL_REGISTERS = [  # in the order of special_register() in execution.hpp
     *("tid.x", "tid.y", "tid.z", "ntid.x", "ntid.y", "ntid.z"),
     *("ctaid.x", "ctaid.y", "ctaid.z", "nctaid.x", "nctaid.y", "nctaid.z"),
     *("laneid", "warpid", "lanemask_lt", "lanemask_le", "lanemask_eq", "lanemask_ge", "lanemask_gt"),
@@ -44,15 +49,21 @@ SPECIAL_REGISTERS = [  # in the order of engine.cpp
     ),
 ]
 CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer")
-RETURN = "$return"  # the label behind a function that was inlined
-NAMES = frozenset("%$_" + ascii_letters)  # that they begin with
-# Instructions whose operands from some index on do not have the type's width: index and width.
+RETURN = "$return"  # label at the end of an inlined function
+NAMES = frozenset("%$_" + ascii_letters)  # first characters of names
+# For opcodes whose later operands do not have the width of the type: the first such operand, and the width in bytes.
 LATER_WIDTHS = {"shl": (2, 4), "shr": (2, 4), "bfe": (2, 4), "bfi": (3, 4), "cp": (0, 4), "wgmma": (0, 4)}
 
 
 @cache
 def _operand_widths(words: tuple[str, ...]) -> tuple[int, int, int]:
-    """Return the bytes of immediate operands, and from which one on they have another width."""
+    """Return the width in bytes of immediate operands, the index from which on it differs, and the width from there.
+
+    Parameters
+    ----------
+    words : tuple of str
+        The opcode, split at its dots.
+    """
     types = [word for word in words[1:] if word in WIDTH]
     width = WIDTH[types[-1]] if types and words[0] != "mbarrier" else 4
     if words[0] == "mad" and "wide" in words:
@@ -61,20 +72,29 @@ def _operand_widths(words: tuple[str, ...]) -> tuple[int, int, int]:
 
 
 def _named(path: str) -> str:
-    """Return a source's path from kernels_cu on, where names repeat; of another one the name alone."""
+    """Return how messages name a source file: its path below kernels_cu, where file names repeat, or its file name."""
     _, folder, name = path.rpartition("kernels_cu/")
     return name if folder else name.rpartition("/")[2]
 
 
 class Module:
-    """The kernels, global variables and shared variables of one PTX text."""
+    """The kernels, variables and functions of one PTX text.
+
+    Attributes
+    ----------
+    files : names of source files by number, from ``.file``
+    kernels : Kernel by name
+    shared : module-scope shared variables; each kernel that uses one places it in its own layout
+    globals : initial bytes of ``.global`` and ``.const`` variables
+    functions : functions that kernels may call
+    """
 
     def __init__(self, text: str) -> None:
         self.files = {int(n): _named(path) for n, path in re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', text)}
         self.kernels: dict[str, Kernel] = {}
-        self.shared: dict[str, Variable] = {}  # laid out in every kernel that uses them
+        self.shared: dict[str, Variable] = {}
         self.globals: dict[str, bytes] = {}
-        self.functions: dict[str, Function] = {}  # that kernels call
+        self.functions: dict[str, Function] = {}
         reader = Reader(tokens_of(text))
         linkage: set[str] = set()
         entries = []
@@ -83,7 +103,7 @@ class Module:
             if token in (".visible", ".weak", ".extern", ".common"):
                 linkage.add(token)
                 continue
-            if token == ".entry":  # is read last, when all functions are known
+            if token == ".entry":  # parsed after the loop, when all functions are known
                 entries.append(reader.position)
                 _skip_body(reader)
             else:
@@ -94,7 +114,7 @@ class Module:
             self.kernels[kernel.name] = kernel
 
     def _function(self, reader: Reader) -> None:
-        """Read the definition of a function, or the declaration of one: of vprintf, __assertfail and the like."""
+        """Parse a function definition; a mere declaration, as of vprintf and __assertfail, is skipped."""
         results = _variables(reader)
         name = reader.next()
         parameters = _variables(reader)
@@ -106,6 +126,7 @@ class Module:
             self.functions[name] = Function(results, parameters, _skip_body(reader))
 
     def _declaration(self, reader: Reader, token: str, extern: bool) -> None:
+        """Parse a module-scope declaration that begins with `token`; unknown directives are skipped."""
         if token == ".func":
             self._function(reader)
         elif token in (".shared", ".global", ".const"):
@@ -121,7 +142,7 @@ class Module:
 
 
 def _variables(reader: Reader) -> list[Variable]:
-    """Read parameters between parentheses, if there are any."""
+    """Parse a list of parameters in parentheses; return an empty list if there is none."""
     found = []
     if reader.peek() == "(":
         while reader.next() != ")":
@@ -131,7 +152,7 @@ def _variables(reader: Reader) -> list[Variable]:
 
 
 def _skip_body(reader: Reader) -> list[str]:
-    """Skip what is left of a kernel or function; return the tokens between its braces."""
+    """Skip to the end of a kernel or function; return the tokens of its body, without the outer braces."""
     reader.until("{")
     first, depth = reader.position, 1
     while depth:
@@ -141,7 +162,7 @@ def _skip_body(reader: Reader) -> list[str]:
 
 @dataclass(frozen=True)
 class Function:
-    """A function that was not inlined by the compiler: it is inlined where kernels call it."""
+    """A ``.func`` of the module: its body is inlined at every call."""
 
     results: list[Variable]
     parameters: list[Variable]
@@ -149,14 +170,26 @@ class Function:
 
 
 class KernelReader:
-    """Reads one kernel; `kernel` is the result."""
+    """Parses one ``.entry``; the decoded result is `kernel`.
+
+    Attributes
+    ----------
+    scopes : declared names of each nested scope
+        A register is represented by its width until its first use, when it gets a place in the register file.
+    calls : names of the functions that are being inlined, to reject recursion
+    labels : index of the instruction after each label, for each nested scope
+    branches : branches with the name of their label and the scopes at the branch; resolved at the end
+    constants : register of each preset value, so that equal immediates share one
+    line : source line of the current ``.loc``
+    packing : whether the current instruction is a `mov`, whose vector operands share the width of its type
+    """
 
     def __init__(self, module: Module, reader: Reader) -> None:
         self.module = module
         self.reader = reader
         self.kernel = Kernel(reader.next())
-        self.scopes: list[dict[str, Register | Symbol | int]] = [{}]  # a width until the register is first used
-        self.calls: list[str] = []  # of functions that are being inlined
+        self.scopes: list[dict[str, Register | Symbol | int]] = [{}]
+        self.calls: list[str] = []
         self.labels: list[dict[str, int]] = [{}]
         self.branches: list[tuple[Instruction, str, list[dict[str, int]]]] = []
         self.constants: dict[tuple[str, int | str, int], int] = {}
@@ -175,10 +208,12 @@ class KernelReader:
         sums.watch(self.kernel)
 
     def _parameters(self) -> None:
+        """Parse the kernel's parameters and lay them out."""
         for variable in _variables(self.reader):
             self.kernel.place_parameter(variable.name, variable.size, variable.alignment)
 
     def _resolve_branches(self) -> None:
+        """Set the target of each branch to the instruction of its label in the innermost scope that has it."""
         for instruction, label, scopes in self.branches:
             targets = [scope[label] for scope in reversed(scopes) if label in scope]
             if not targets:
@@ -188,12 +223,13 @@ class KernelReader:
     # ---------------------------------------------------------------- statements
 
     def _body(self) -> None:
+        """Parse the kernel's body, and append an exit."""
         self.reader.expect("{")
         self._block()
         self.append(Instruction("exit", [], [], text="exit (end of kernel)"))
 
     def _block(self) -> None:
-        """Read statements up to the brace that ends them, or the end of the text."""
+        """Parse statements up to the closing brace, or to the end of an inlined function's tokens."""
         depth = 1
         while depth and self.reader.peek() is not None:
             token = self.reader.next()
@@ -209,7 +245,11 @@ class KernelReader:
                 self._statement(token)
 
     def _call(self) -> Instruction:
-        """Inline a function that the module defines; of others, ignore what they print and trap where they assert."""
+        """Inline a call of a function that the module defines, and return a `nop` for the call itself.
+
+        ``__assertfail`` becomes a trap, and ``vprintf`` is ignored. The caller's ``.param`` variables for arguments and
+        results are in local memory; the function's parameters become aliases of them.
+        """
         words = self.reader.until(";")
         if "__assertfail" in words:
             return Instruction("trap", [], [])
@@ -237,7 +277,7 @@ class KernelReader:
         return Instruction("nop", [], [])
 
     def _place_argument(self) -> None:
-        """Read the declaration of a variable for a call's arguments or results."""
+        """Parse the ``.param`` declaration of a call's argument or result, and place it in local memory."""
         variable = read_variable(self.reader)
         self.reader.until(";")
         unique = f"{variable.name}@{len(self.kernel.local)}"
@@ -245,6 +285,7 @@ class KernelReader:
         self.scopes[-1][variable.name] = Symbol(unique)
 
     def _statement(self, token: str) -> None:
+        """Parse a label, a directive or an instruction that begins with `token`."""
         if token[0] != ".":
             if self.reader.peek() == ":":
                 self.reader.next()
@@ -266,6 +307,7 @@ class KernelReader:
             self.reader.until(";")
 
     def _registers(self, kind: str) -> None:
+        """Parse the names of a ``.reg`` declaration, such as ``.reg .b32 %r<8>``; each gets a register when used."""
         width = WIDTH[kind[1:]]
         names = self.reader.until(";")
         for position, name in enumerate(names):
@@ -277,6 +319,8 @@ class KernelReader:
                 self.scopes[-1][name] = width
 
     def _location(self, words: tuple[str, ...]) -> None:
+        """Note the source line of a ``.loc`` directive, with the place that an inlined function was called from."""
+
         def place(file: str, line: str) -> str:
             return f"{self.module.files.get(int(file), file)}:{line}"
 
@@ -288,10 +332,12 @@ class KernelReader:
         self.line = self.places[words]
 
     def append(self, instruction: Instruction) -> None:
+        """Append an instruction at the current source line."""
         instruction.line = self.line
         self.kernel.instructions.append(instruction)
 
     def _instruction(self, token: str) -> None:
+        """Parse and decode one instruction, with its predicate."""
         start = self.reader.position - 1
         predicate, negated = -1, False
         if token == "@":
@@ -318,6 +364,7 @@ class KernelReader:
     # ---------------------------------------------------------------- operands
 
     def _operands(self, words: tuple[str, ...]) -> list[Operand]:
+        """Parse operands up to the semicolon; `words` are the opcode, split at its dots."""
         width, from_index, later_width = _operand_widths(words)
         self.packing = words[0] == "mov"
         operands: list[Operand] = []
@@ -334,6 +381,7 @@ class KernelReader:
         return operands
 
     def _operand(self, width: int, token: str) -> Operand:
+        """Parse the operand that begins with `token`; an immediate is `width` bytes wide."""
         if token[0] in NAMES and token != "_":
             return self._variable(token)
         if token == "{":
@@ -352,7 +400,7 @@ class KernelReader:
         raise UnsupportedPtx(f"operand {token}")
 
     def _variable(self, name: str) -> Operand:
-        """Return the register of that name, else the symbol."""
+        """Return the register, placed variable or special register of a name, else a Symbol for the name itself."""
         for scope in reversed(self.scopes):
             found = scope.get(name)
             if isinstance(found, int):  # the first use
@@ -368,7 +416,8 @@ class KernelReader:
         return Register(self.constant("special", SPECIAL_REGISTERS.index(name[1:]), 4), 4)
 
     def _vector(self, width: int) -> Vector:
-        if self.packing:  # the type is that of the whole
+        """Parse the rest of a vector operand; `width` is that of its type."""
+        if self.packing:  # mov.b64 {a, b}: the type is that of the whole vector
             end = self.reader.tokens.index("}", self.reader.position)
             width //= self.reader.tokens[self.reader.position : end].count(",") + 1
         items = []
@@ -378,6 +427,7 @@ class KernelReader:
         return Vector(tuple(items))
 
     def _memory(self) -> Memory:
+        """Parse the rest of a memory operand: a base, an offset and, for tensor copies, coordinates."""
         base = self._operand(8, self.reader.next())
         offset, extra = 0, None
         while (token := self.reader.next()) != "]":
@@ -394,7 +444,7 @@ class KernelReader:
         return Memory(base, offset, extra)
 
     def constant(self, source: str, value: int | str, width: int) -> int:
-        """Return the register that holds this value from the start."""
+        """Return the offset of a register that the engine presets to this value; `Preset` explains `source`."""
         key = (source, value, width)
         if key not in self.constants:
             self.constants[key] = self.kernel.allocate_register(width)
@@ -402,6 +452,7 @@ class KernelReader:
         return self.constants[key]
 
     def _address_of(self, name: str, width: int) -> int:
+        """Return a register with the address of a variable or parameter, placing a shared variable if necessary."""
         kernel = self.kernel
         variable = self.module.shared.get(name)
         if variable is not None and variable.unsized:
@@ -422,6 +473,7 @@ class KernelReader:
     # ---------------------------------------------------------------- for decode.py
 
     def register(self, operand: Operand, width: int = 4) -> int:
+        """Return the offset of an operand's register; for the name of a variable, of one with its address."""
         if isinstance(operand, Register):
             return operand.offset
         if isinstance(operand, Symbol):
@@ -429,23 +481,25 @@ class KernelReader:
         raise UnsupportedPtx(f"operand {operand}")
 
     def registers(self, operand: Operand, width: int = 4) -> list[int]:
+        """Return the register offsets of a vector operand, or of a scalar as a list of one."""
         items = operand.items if isinstance(operand, Vector) else (operand,)
         return [self.register(item, width) for item in items]
 
     def address(self, operand: Any) -> tuple[int, int, int]:
-        """Return the base register of a memory operand, the offset and the base register's width."""
+        """Return a memory operand's base register (offset), its constant offset and the base's width, all in bytes."""
         if isinstance(operand.base, Register):
             return operand.base.offset, operand.offset, operand.base.width
         return self._address_of(operand.base.name, 8), operand.offset, 8
 
     def branch(self, label: str) -> Instruction:
+        """Return a branch to a label of the current scopes; its target is set when the whole kernel is parsed."""
         instruction = Instruction("bra", [], [])
         self.branches.append((instruction, label, list(self.labels)))
         return instruction
 
 
 def _names(words: list[str], position: int) -> tuple[int, list[str]]:
-    """Return the names between parentheses, if there are any, and the position of what comes after them."""
+    """Return the position after an optional parenthesised list of names and its commas, and the names."""
     while position < len(words) and words[position] == ",":
         position += 1
     names: list[str] = []

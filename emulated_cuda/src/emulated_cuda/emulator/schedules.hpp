@@ -1,7 +1,9 @@
-// In which order the warps of a block run, and when its copies land.
+// Schedulers of a block: which warp runs next, and when its TMA copies land. Options::Schedule lists the schedules.
 #pragma once
 #include "execution.hpp"
 
+// Runs each warp once, in the given order: to the next wait or, with a seed, for a random number of instructions.
+// Returns whether any made progress.
 inline bool run_warps(Block& block, const std::vector<int>& order)
 {
     constexpr u64 LONGEST_QUANTUM = 2000;
@@ -17,7 +19,7 @@ inline bool run_warps(Block& block, const std::vector<int>& order)
     return ran;
 }
 
-// A barrier of the whole block also completes when the remaining threads exit.
+// Completes barriers of the whole block at which all remaining warps wait, because the other warps have exited.
 inline bool complete_barriers(Block& block, int live)
 {
     bool any = false;
@@ -29,6 +31,7 @@ inline bool complete_barriers(Block& block, int live)
     return any;
 }
 
+// Completes one TMA load of those in flight.
 inline void complete_copy(Block& block, size_t chosen)
 {
     const Landing copy = std::move(block.tma[chosen]);
@@ -36,7 +39,8 @@ inline void complete_copy(Block& block, size_t chosen)
     copy.finish();
 }
 
-// The TMA engine completes copies in any order: one when no warp can go on, or at random none or several at any time.
+// TMA loads complete in any order. Completes one when no warp can go on; if copies land at random, any number at any
+// time.
 inline bool complete_tma(Block& block, bool ran)
 {
     const Options& options = block.launch.options;
@@ -47,13 +51,15 @@ inline bool complete_tma(Block& block, bool ran)
     return count;
 }
 
+// The number of warps that have not exited.
 inline int live_warps(const Block& block)
 {
     return int(std::count_if(block.warps.begin(), block.warps.end(), [](const Warp* warp) { return warp->state != Warp::DONE; }));
 }
 
-// ---------------------------------------------------------------- warps take turns
+// ---------------------------------------------------------------- round robin
 
+// Runs a block's warps in rounds until all have exited; fails with a deadlock after three rounds without progress.
 inline void take_turns(Block& block)
 {
     std::vector<int> order(block.warp_count);
@@ -75,14 +81,15 @@ inline void take_turns(Block& block)
     }
 }
 
-// ---------------------------------------------------------------- some warps are more important
+// ---------------------------------------------------------------- priorities
 
+// Whether a warp is runnable: a spinning one is if something has changed since it last tried.
 inline bool can_go_on(const Block& block, const Warp& warp)
 {
     return warp.state == Warp::READY || (warp.state == Warp::SPINNING && warp.tried_at != block.progress);
 }
 
-// Runs a warp until it waits, or until something happens after which others may go on.
+// Runs a warp until it waits, or until Block::stops makes it return to the scheduler.
 inline void step(Block& block, Warp& warp)
 {
     warp.state = Warp::READY;
@@ -91,6 +98,7 @@ inline void step(Block& block, Warp& warp)
     if (warp.state == Warp::SPINNING) warp.tried_at = block.progress;
 }
 
+// The warps in order of priority.
 class Importance {
 public:
     explicit Importance(Block& block) : order_(block.warps)
@@ -113,7 +121,7 @@ public:
         return found == order_.end() ? nullptr : *found;
     }
 
-    // After each step of a warp.
+    // Called after each step of a warp: three times per block, that warp gets the lowest priority (schedule CHANGING).
     void perhaps_change(Warp* warp)
     {
         if (std::find(changes_, std::end(changes_), ++steps_) == std::end(changes_)) return;
@@ -123,9 +131,10 @@ public:
 
 private:
     std::vector<Warp*> order_;
-    u64 changes_[3] = {}, steps_ = 0;  // after which steps
+    u64 changes_[3] = {}, steps_ = 0;  // changes_: after how many steps to demote a warp
 };
 
+// Always runs the runnable warp of highest priority; when there is none, a barrier completes or a copy lands.
 inline void run_by_importance(Block& block)
 {
     Importance importance(block);
@@ -144,6 +153,7 @@ inline void run_by_importance(Block& block)
 
 // ---------------------------------------------------------------- one block
 
+// Reports asynchronous operations that are unfinished when the block exits.
 inline void check_end(Block& block)
 {
     if (!block.launch.options.check_shared) return;
@@ -153,6 +163,7 @@ inline void check_end(Block& block)
         if (barrier.live && barrier.bytes) block.launch.report("kernel exits with bytes outstanding on an mbarrier");
 }
 
+// Runs one block from its start to its end.
 inline void run_block(Block& block)
 {
     reset(block);
