@@ -58,7 +58,7 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OverlapAdd:
-    """A problem: y (N, M, …) is the sum of terms. Input ``p`` is added to output ``p * stride + offset`` on each axis."""
+    """A problem: y (N, M, …) is the sum of terms. Input ``p`` adds to output ``p * stride + offset`` on each axis."""
 
     terms: tuple[Term, ...]
     b: Array | None

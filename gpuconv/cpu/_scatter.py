@@ -117,7 +117,7 @@ def _plan(problem: ScatterProblem, cut: Cut) -> BlockSize | None:
     if box != extents and _inputs_reached(problem, box) > 3 * prod(box):
         return None  # adjacent blocks would recompute most products
     elements = _elements(problem, box, rows)
-    many = problem.x.shape[0] if cut.alone else images  # batch-invariant: one call for several images, but a GEMM for each
+    many = problem.x.shape[0] if cut.alone else images  # batch-invariant: one call, but a GEMM per image
     together = max(1, min(-(-many // threads), tile // elements)) if box == extents else 1
     groups = tile // (elements * together) if rows == problem.weights.shape[2] else 1
     if group == 1:

@@ -71,7 +71,7 @@ def balance(box: Ints, extents: Ints, others: int, threads: int, least: int) -> 
 
 
 def share_rows(rows: int, pieces: int, threads: int) -> int:
-    """Return the output channels per block: all ``rows``, or fewer if there are fewer ``pieces`` of work than threads."""
+    """Return the output channels per block: all ``rows``, or fewer if there are fewer ``pieces`` than threads."""
     return rows if pieces >= threads else max(min(rows, 16), -(-rows * pieces // threads))
 
 
@@ -215,7 +215,7 @@ class Scratch(threading.local):
         self._buffers: dict[tuple[str, str], Array] = {}
 
     def take(self, name: str, shape: Ints, dtype: Any) -> Array:
-        """Return an uninitialised array, in the memory of the last one of this name and dtype if that is large enough."""
+        """Return an uninitialised array, in the memory of the last one of this name and dtype if it is large enough."""
         size, key = prod(shape), (name, np.dtype(dtype).str)
         buffer = self._buffers.get(key)
         if buffer is None or buffer.size < size:
