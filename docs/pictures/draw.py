@@ -331,8 +331,9 @@ def architecture() -> Picture:
         yield text(864, 214, "once for each shape, dtype, layout and device", 12, "end", GRAY)
         yield from box(260, 230, 180, 72, "planner", "dispatches by operator", "gpuconv/cuda/planning.py")
         yield from box(470, 230, 180, 72, "kernel families offer", "candidates, or refuse", "gpuconv/cuda/conv")
-        yield from box(680, 230, 180, 72, "the fastest candidate", "becomes the plan", "gpuconv/cuda/plan", fill="#f6e7c8")
-        words = "its kernels are compiled by NVRTC,", "or read from the cache on disk", "kernels_cu · gpuconv/cuda/build"
+        words = "the fastest candidate", "becomes the plan", "gpuconv/cuda/plan"
+        yield from box(680, 230, 180, 72, *words, fill="#f6e7c8")
+        words = "NVRTC compiles its kernels,", "unless they are in the cache", "kernels_cu · gpuconv/cuda/build"
         yield from box(470, 322, 390, 72, *words)
         yield from box(260, 322, 180, 72, "prepared call", "cached in a dictionary", "gpuconv/cuda/call")
         yield line(442, 266, 466, 266)
