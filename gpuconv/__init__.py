@@ -2,7 +2,7 @@
 
 import sys
 
-if getattr(sys, "argv", ())[:1] == ["-m"] and "-m gpuconv" in " ".join(sys.orig_argv):  # Python is finding __main__
+if getattr(sys, "argv", ())[:1] == ["-m"] and "-m gpuconv" in " ".join(sys.orig_argv):  # run by `python -m`
     from gpuconv_command import exit_on_interrupt as _exit_on_interrupt
 
     _exit_on_interrupt()

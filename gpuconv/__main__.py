@@ -1,4 +1,4 @@
-"""Lets ``python -m gpuconv`` be the command ``gpuconv``."""
+"""Makes ``python -m gpuconv`` run the command ``gpuconv``."""
 
 from gpuconv_command import main
 

@@ -1,7 +1,8 @@
-"""Which library an array is from, found by its type and without importing CuPy.
+"""Resolves arguments to NumPy or CuPy arrays: chooses the backend by their types, without importing CuPy.
 
-Subclasses of ``numpy.ndarray`` are viewed as plain arrays here, once: what they make of operators and of NumPy's
-functions (``__array_ufunc__``, ``__array_function__``) then plays no part in a computation. Masked arrays are refused.
+Arrays of other libraries are viewed through DLPack or ``__cuda_array_interface__``, without a copy. Subclasses of
+``numpy.ndarray`` are viewed as plain arrays, so that their ``__array_ufunc__`` and ``__array_function__`` do not take
+part in the computation. Masked arrays are refused.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ _LABEL = {"numpy": "NumPy", "cuda": "CuPy"}
 
 
 def resolve(operator: str, x: Any, w: Any, b: Any) -> tuple[str, Any, Any, Any]:
-    """Return "numpy" or "cuda", the one library that all arrays are from, and the arrays as that library's.
+    """Return the library of x, w and b ("numpy" or "cuda"), and the three as its plain arrays; b may be None.
 
-    None stands for an absent b. Arrays of other libraries that share their memory by DLPack or by
-    ``__cuda_array_interface__`` are taken for what they can be seen as without a copy; subclasses as plain arrays.
+    Arrays of other libraries are viewed without a copy if they support DLPack or ``__cuda_array_interface__``.
+
+    Raises
+    ------
+    ArgumentTypeError
+        Not an array, a masked array, or arrays of both libraries.
     """
     kind = type(x)
     if type(w) is kind and (b is None or type(b) is kind):
@@ -34,7 +39,7 @@ def resolve(operator: str, x: Any, w: Any, b: Any) -> tuple[str, Any, Any, Any]:
 
 
 def resolve_one(operator: str, name: str, array: Any) -> tuple[str, Any]:
-    """Return "numpy" or "cuda", and the array as that library's, for an operator of one array."""
+    """Return the library of one array ("numpy" or "cuda"), and the array as its plain array; see :func:`resolve`."""
     kind = type(array)
     if kind is cuda.runtime.array_type():
         return "cuda", array
@@ -42,7 +47,7 @@ def resolve_one(operator: str, name: str, array: Any) -> tuple[str, Any]:
 
 
 def check_out(operator: str, name: str, out: Any, library: str, x: Any) -> Any:
-    """Return an ``out`` as a plain array of the same memory; refuse one that is not of the library that x is from."""
+    """Return ``out`` as a plain view; raise ArgumentTypeError if it is not an array of x's ``library``."""
     if _library(out) is None and not _is_masked(out) and _is_foreign(operator, name, out):
         raise ArgumentTypeError(
             f"{operator}: {name} must be a {_LABEL[library]} array, not {_kind(out)}; "
@@ -52,7 +57,7 @@ def check_out(operator: str, name: str, out: Any, library: str, x: Any) -> Any:
 
 
 def resolve_all(operator: str, arrays: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return "numpy" or "cuda", and the arrays as that library's by name; raise where they are from both."""
+    """Return the library of all arrays ("numpy" or "cuda"), and the arrays by name; see :func:`resolve`."""
     resolved = {name: _one(operator, name, array) for name, array in arrays.items()}
     libraries = {library for library, _ in resolved.values()}
     if len(libraries) > 1:
@@ -62,9 +67,9 @@ def resolve_all(operator: str, arrays: dict[str, Any]) -> tuple[str, dict[str, A
 
 
 def adopted(operator: str, name: str, value: Any) -> Any:
-    """Return another library's array as NumPy's or CuPy's of the same memory, and what is no array as it is.
+    """Return an array of any library as a plain NumPy or CuPy array of the same memory; return anything else unchanged.
 
-    Subclasses of NumPy's arrays are viewed as plain arrays; masked arrays are refused.
+    Masked arrays raise ArgumentTypeError.
     """
     if type(value) is np.ndarray:
         return value
@@ -73,7 +78,7 @@ def adopted(operator: str, name: str, value: Any) -> Any:
 
 
 def plain(array: Any) -> Any:
-    """Return an array of a subclass of NumPy's or CuPy's as a plain one of the same memory; all else as it is."""
+    """Return a plain view of an instance of a subclass of NumPy's or CuPy's array; anything else unchanged."""
     if isinstance(array, np.ndarray):
         return np.asarray(array)
     on_device = cuda.runtime.array_type()
@@ -83,7 +88,7 @@ def plain(array: Any) -> Any:
 
 
 def refuse_masked(operator: str, name: str, array: Any) -> None:
-    """Raise ArgumentTypeError for a masked array, whose mask nothing would look at."""
+    """Raise ArgumentTypeError for a masked array: the mask would be ignored."""
     if _is_masked(array):
         raise ArgumentTypeError(
             f"{operator}: {name} must be a NumPy or CuPy array, not {_kind(array)}, whose mask would play no part; "
@@ -100,7 +105,7 @@ def _one(operator: str, name: str, array: Any) -> tuple[str, Any]:
         raise ArgumentTypeError(f"{operator}: {name} is required, a NumPy or CuPy array")
     if not _is_foreign(operator, name, array):
         raise ArgumentTypeError(f"{operator}: {name} must be a NumPy or CuPy array, not {_kind(array)}")
-    from gpuconv.cuda.call import interchange  # only where another library is at work
+    from gpuconv.cuda.call import interchange  # imported only if another library's array is passed
 
     adopted = interchange.adopt(operator, name, array)
     return str(_library(adopted)), adopted
@@ -114,12 +119,12 @@ def _library(array: Any) -> str | None:
 
 
 def _is_foreign(operator: str, name: str, array: Any) -> bool:
-    """Tell whether an object is another library's array; NumPy's own are not, nor are its scalars and classes."""
+    """Return whether an object is another library's array; NumPy's arrays, scalars and classes are not."""
     if isinstance(array, np.ndarray | np.generic | type):
         return False
     try:
         return hasattr(array, "__dlpack_device__") or hasattr(array, "__cuda_array_interface__")
-    except Exception as error:  # of a class of the caller's
+    except Exception as error:  # raised by the caller's class
         raise ArgumentTypeError(
             f"{operator}: {name} ({_kind(array)}) cannot be read in place: {one_line(str(error))}"
         ) from error
@@ -131,6 +136,6 @@ def _kind(array: Any) -> str:
 
 
 def _is_masked(array: Any) -> bool:
-    """Tell whether a mask comes with an array; where numpy.ma is not imported, and it takes its time, none can."""
+    """Return whether an array is masked. It cannot be if numpy.ma, which is slow to import, has not been imported."""
     masked = sys.modules.get("numpy.ma")
     return masked is not None and isinstance(array, masked.MaskedArray)

@@ -1,4 +1,7 @@
-"""A call of an operator with one result: averages, gradients and MaxUnpool, on either backend."""
+"""Validates and dispatches calls of operators with one result: average pooling, gradients and MaxUnpool.
+
+Conv and MaxPool have dispatch code of their own, in ``_conv.py`` and ``_pooling.py``.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,19 @@ def run(
     check_indices: Any = False,
     invariant: str | None = None,
 ) -> Any:
-    """Check a call of any operator with one result, choose the backend and run it."""
+    """Validate a call of an operator with one result, choose the backend by its arrays, and return the result.
+
+    Parameters
+    ----------
+    name : str
+        A key of ``operators.OPERATORS``; also the prefix of error messages.
+    arrays : dict of str to array
+        The inputs by name, in the operator's order.
+    attributes : dict
+        The operator's attributes by name.
+    layout, precision, out, check_indices, invariant
+        As in the public functions.
+    """
     operator = OPERATORS[name]
     library, arrays = _arrays.resolve_all(name, arrays)
     first = next(iter(arrays.values()))
@@ -39,7 +54,7 @@ def run(
         check_indices = flag(name, "check_indices", check_indices)
     if library == "cuda":
         if check_indices:
-            attributes = settled(name, attributes)  # the geometry is asked for twice
+            attributes = settled(name, attributes)  # they are read twice
             geometry = operator.geometry(*(array.shape for array in arrays.values()), layout=layout, **attributes)
             dtypes.check(name, **arrays)
             windows = geometry.index_windows
@@ -68,7 +83,7 @@ def run(
 
 
 def _refuse_index(name: str, indices: Any, wrong: Ints | None, windows: IndexWindows, layout: str) -> None:
-    """Raise ArgumentError for an index that no forward call returns, if one was found, by N, C, Q1, …."""
+    """Raise ArgumentError for the impossible index at position ``wrong`` (n, c, q1, …), unless that is None."""
     if wrong is not None:
         refuse(name, int(indices[layouts.as_given(layout, wrong)]), wrong, windows, layout)
 
@@ -76,7 +91,7 @@ def _refuse_index(name: str, indices: Any, wrong: Ints | None, windows: IndexWin
 def _compute(
     kernel: str, arrays: dict[str, Any], result: Any, geometry: Any, alone: str | None, is_checked: bool
 ) -> None:
-    """Run a function of the NumPy backend on arrays that are named by their roles."""
+    """Run the NumPy backend's function ``kernel`` on arrays by role, in NCHW order; writes into ``result``."""
     if kernel in ("conv", "conv_transpose"):
         getattr(cpu, kernel)(arrays["x"], arrays["w"], None, result, geometry, alone=alone)
     elif kernel == "bias_grad":

@@ -1,4 +1,4 @@
-"""Conv and ConvTranspose: what their callers see, and one body for both."""
+"""The public functions conv and conv_transpose, and their common validation and dispatch to a backend."""
 
 from __future__ import annotations
 
@@ -91,73 +91,70 @@ def conv(
     out: Any = None,
     **others: Any,
 ) -> Any:
-    """Convolve as ONNX Conv does (opsets 1 to 28; specification section "Conv").
+    """Compute ONNX Conv (opsets 1 to 28; section "Conv" of the operators' specification).
 
     Parameters
     ----------
     x : array (N, C, D1, …, Dn)
         From 1 to 62 spatial axes; float16, bfloat16, float32, float64, complex64 or complex128. Never written. NumPy
-        arrays run on the CPU and CuPy arrays on their CUDA device, which must be the current one, in order
-        with CuPy's current stream and without waiting for it. Arrays of other libraries that share their memory by
-        DLPack or by ``__cuda_array_interface__`` count as the NumPy or CuPy arrays that they can be seen as without a
-        copy; they must live until the result is complete if their library works on another stream. Subclasses of
-        ``numpy.ndarray`` count as plain arrays, and results are plain; masked arrays are refused.
+        arrays run on the CPU. CuPy arrays run on their CUDA device, which must be the current one, asynchronously on
+        CuPy's current stream. Arrays of other libraries are viewed as NumPy or CuPy arrays without a copy, by DLPack or
+        ``__cuda_array_interface__``; if their library uses another stream, they must live until the result is complete.
+        Subclasses of ``numpy.ndarray`` count as plain arrays, and results are plain; masked arrays are refused.
     w : array (M, C/group, k1, …, kn), or PackedWeights
-        Same dtype as x; group divides C and M. :func:`pack` makes weights that many calls share. One of x and w may be
-        real where the other is complex, of the same precision (float32 with complex64, float64 with complex128): this
-        takes two real products, not four.
+        Same dtype as x; group must divide C and M. :func:`pack` returns weights that many calls share. One of x and w
+        may be real and the other complex, in the same precision (float32 with complex64, float64 with complex128):
+        this takes two real convolutions instead of four.
     b : array (M,), optional
-        Of the result's dtype. Added to every output of its channel.
+        Of the result's dtype. ``b[m]`` is added to every output of channel m.
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
-        SAME gives ``ceil(D / stride)`` outputs per axis; UPPER puts the odd padding element at the end, LOWER at
-        the beginning, and the dilated kernel counts. Not together with pads other than zeros.
+        SAME gives ``ceil(D / stride)`` outputs per axis, padded for the dilated kernel; UPPER puts an odd padding
+        element at the end, LOWER at the beginning. With SAME or VALID, pads must be zero.
     dilations, strides : sequence of int, one per spatial axis, or an int for all of them, default 1
     group : int
     kernel_shape : sequence of int, or an int for all spatial axes, optional
         Must equal ``w.shape[2:]``.
     pads : sequence of int, or an int for all sides of all axes, default 0
-        All beginnings, then all ends, in elements; may exceed the kernel, may not be negative. A kernel longer than the
-        padded input by less than a stride gives an empty result, without an error unless :func:`strict` is on.
+        In elements: all beginnings, then all ends. May exceed the kernel; must not be negative. A kernel that exceeds
+        the padded input by less than a stride gives an empty result; :func:`strict` makes that an error.
     layout : {"NCHW", "NHWC"}
-        Where x, out and the result have their channels: "NHWC" is (N, D1, …, Dn, C), last at every spatial rank.
-        Weights, bias and attributes are the same.
+        Order of the axes of x, out, residual and the result. "NHWC" is (N, D1, …, Dn, C), for any number of spatial
+        axes. Weights, bias and attributes have the same order in both.
     precision : {"ieee", "tf32", "3xtf32"}, optional
-        Of float32 products on CUDA devices; by default that of the context, which :func:`precision` sets and explains.
+        Precision of float32 products on CUDA devices; by default that of the context, see :func:`precision`.
     invariant : {"batch"}, optional
-        An image's result has the same bits whatever stands beside it in the batch; by default what the context
-        says, which :func:`invariant` sets and explains.
+        An image's result has the same bits in every batch; by default as the context says, see :func:`invariant`.
     activation : {"relu", "leaky_relu", "clip"} or tuple, optional
-        What the result goes through before it is rounded; a tuple has the name and all arguments:
-        ``("leaky_relu", alpha)``, with 0.01 for a bare name, or ``("clip", low, high)``, either of which may be None.
-        One formula for all: ``v = v < 0 ? v * slope : v``, ``v = v < low ? low : v``, ``v = v > high ? high : v``.
-        NaN stays NaN, and -0.0 stays -0.0 under relu. Arguments are rounded to the type of the sums. Not of complex
-        numbers.
+        Applied to the sums before they are rounded. A tuple has the name and all arguments: ``("leaky_relu", alpha)``,
+        with alpha 0.01 for the bare name, or ``("clip", low, high)``, where either bound may be None. The formula is
+        ``v = v < 0 ? v * slope : v``, ``v = v < low ? low : v``, ``v = v > high ? high : v``. NaN stays NaN, and -0.0
+        stays -0.0 under relu. Arguments are rounded to the accumulator's type. Not for complex numbers.
     residual : array (N, M, Q1, …, Qn), optional
-        In the layout, of exactly the result's shape and dtype, and x's library. Added after the bias and before the
-        activation, in the type of the sums: ``activation((sum + b) + residual)``. Never written. One that lies in
-        memory as the result does costs a read; any other is copied first, in workspace, on CUDA devices.
+        An array of exactly the result's shape and dtype, in ``layout``, of x's library. Added after the bias and before
+        the activation, in the accumulator's type: ``activation((sum + b) + residual)``. Never written. On CUDA devices,
+        one whose strides differ from the result's is first copied to the workspace.
     out : array (N, M, Q1, …, Qn), optional
-        Written in place and returned, as what it is where it is of a subclass; must not share memory with an input.
+        Written in place and returned (the same object, also if it is of a subclass); must not share memory with an
+        input.
 
     Returns
     -------
     array (N, M, Q1, …, Qn)
-        Of x's library, and of x's dtype, or w's if that alone is complex. C-contiguous where out does not say
-        otherwise. float16 and bfloat16 are summed in float32 and rounded once, to nearest even; overflow gives
-        infinity. Padding takes no part: an infinite weight on padding adds nothing. A sum over nothing (no channels, a
-        window wholly in the padding) is the bias.
-        With a residual or an activation float32 and float64 results are those of the plain call and of the same steps
-        after it, bit for bit; float16 and bfloat16 are rounded once, at the end.
+        Of x's library and dtype (w's dtype if only w is complex); C-contiguous unless ``out`` is given. Products are
+        summed in float32 for float16, bfloat16 and float32, in float64 for float64, and rounded once, to nearest even;
+        overflow gives infinity. Padding is never multiplied: an infinite weight over padding adds nothing. An empty sum
+        (no channels, a window wholly in the padding) is the bias. With a residual or an activation, float32 and float64
+        results equal those of the separate steps bit for bit; float16 and bfloat16 are rounded once, at the end.
 
     Raises
     ------
     ArgumentError
-        A ValueError: shapes or attributes that break a rule, which the message names with the numbers.
+        A ValueError: shapes or attributes break a rule of the operator. The message has the rule and the numbers.
     ArgumentTypeError
-        A TypeError: no array, an unknown dtype, mixed dtypes or libraries, attributes that are not integers,
-        an argument's name that only others have.
+        A TypeError: not an array, an unknown dtype, mixed dtypes or libraries, attributes that are not integers, or an
+        unknown keyword.
     DeviceError
-        CuPy arrays that are not on the current device, or a device that is too old or refuses.
+        CuPy arrays are not on the current device, or the device is too old or reports an error.
     MemoryError
         The result or the workspace does not fit in memory; on a device that is an OutOfDeviceMemory.
     CompileError
@@ -250,31 +247,30 @@ def conv_transpose(
     out: Any = None,
     **others: Any,
 ) -> Any:
-    """Compute ONNX ConvTranspose, the gradient of Conv with respect to its input (opsets 1 to 28).
+    """Compute ONNX ConvTranspose, the adjoint of Conv (opsets 1 to 28; section "ConvTranspose" of the specification).
 
     Parameters
     ----------
     x : array (N, C, D1, …, Dn)
         From 1 to 62 spatial axes; float16, bfloat16, float32, float64, complex64 or complex128. Never written.
     w : array (C, M/group, k1, …, kn), or PackedWeights
-        Same dtype as x, or one of both real, as in :func:`conv`; group divides C, and there are
-        ``w.shape[1] * group`` output channels.
+        Same dtype as x, or one of them real, as in :func:`conv`; group must divide C, and M is ``w.shape[1] * group``.
     b : array (M,), optional
-        Added to every output of its channel.
+        ``b[m]`` is added to every output of channel m.
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
-        SAME gives ``D * stride`` outputs per axis. Odd total paddings (here and with output_shape) have their
-        smaller half first for SAME_UPPER and their larger half first for everything else, at every opset.
+        SAME gives ``D * stride`` outputs per axis. An odd total padding (here and with output_shape) has its smaller
+        half first for SAME_UPPER, and its larger half first for all other values, at every opset.
     dilations, strides : sequence of int, one per spatial axis, or an int for all of them, default 1
     group : int
     kernel_shape : sequence of int, or an int for all spatial axes, optional
         Must equal ``w.shape[2:]``.
     output_padding : sequence of int, or an int for all spatial axes, default 0
-        Elements more at the end of each axis; 0, or less than the larger of stride and dilation.
+        Additional elements at the end of each axis: 0, or less than the larger of stride and dilation.
     output_shape : sequence of int, optional
-        Spatial extents of the result, with or without N and C in front; pads are then ignored. What exceeds the
-        natural extent stands at the end and is bias only.
+        Spatial extents of the result, with or without N and C in front; pads are then ignored. Elements beyond the
+        natural extent are at the end, and hold only the bias.
     pads : sequence of int, or an int for all sides of all axes, default 0
-        Elements cropped: all beginnings, then all ends.
+        Elements to crop from the full result: all beginnings, then all ends.
     layout : {"NCHW", "NHWC"}
         As in :func:`conv`.
     precision : {"ieee", "tf32", "3xtf32"}, optional
@@ -325,7 +321,7 @@ def _convolve(
     residual: Any,
     out: Any,
 ) -> Any:
-    """Check a call, choose the backend and run it; attributes are in alphabetical order."""
+    """Validate a call of conv or conv_transpose and run it on its backend; attributes are in alphabetical order."""
     packed = None
     if type(w) is PackedWeights:
         packed, w = w, w.array_for(operator)
@@ -372,7 +368,7 @@ def _convolve(
 
 
 def _finish(operator: str, x: Any, activation: Any, residual: Any) -> tuple[Activation | None, Any]:
-    """Return what comes after the sums, the residual as an array of the library that x is from."""
+    """Return the parsed activation, and the residual as an array of x's library."""
     if residual is not None:
         residual = _arrays.resolve_all(operator, {"x": x, "residual": residual})[1]["residual"]
     return activations.parse(operator, activation), residual

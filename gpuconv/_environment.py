@@ -1,4 +1,4 @@
-"""How environment variables are read: one that is empty is unset, one that makes no sense is an error that names it."""
+"""Reads the environment variables ``GPUCONV_…``. Empty counts as unset; an invalid value raises ArgumentError."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _read: ContextVar[dict[Any, Any] | None] = ContextVar("gpuconv.environment", def
 
 
 def steady(function: Callable[[], Result]) -> Result:
-    """Call a function in which what :func:`once` reads is read once."""
+    """Return ``function()``. Within it, :func:`once` reads each variable at most once, so settings cannot change."""
     return copy_context().run(_steadily, function)
 
 
@@ -26,7 +26,7 @@ def _steadily(function: Callable[[], Result]) -> Result:
 
 
 def once(read: Callable[[], Result]) -> Result:
-    """Return what a function reads of the environment, or has read before in the same call of :func:`steady`."""
+    """Return ``read()``, or its result from earlier in the same call of :func:`steady`."""
     known = _read.get()
     if known is None:
         return read()
@@ -37,18 +37,18 @@ def once(read: Callable[[], Result]) -> Result:
 
 
 def integer(name: str, least: int, most: int = _LARGEST) -> int | None:
-    """Return the number that a variable holds, or None where it is not set.
+    """Return a variable's value as an integer, or None if it is not set.
 
     Raises
     ------
     ArgumentError
-        It is not a number of digits alone, or lies below ``least`` or above ``most``.
+        It has other characters than ASCII digits, or is below ``least`` or above ``most``.
     """
     text = os.environ.get(name, "")
     if not text:
         return None
     digits = text.lstrip("0") or "0"
-    # int() alone would read digits of other scripts, and refuse thousands of them in its own words.
+    # int() would accept digits of other scripts, and has an error of its own for thousands of digits.
     if text.isascii() and text.isdecimal() and len(digits) <= len(str(_LARGEST)):
         number = int(digits)
         if least <= number <= most:
@@ -57,26 +57,26 @@ def integer(name: str, least: int, most: int = _LARGEST) -> int | None:
 
 
 def chained_launches() -> bool:
-    """Tell whether launches of a call may overlap on devices that can, by GPUCONV_CHAINED_LAUNCHES; by default not.
+    """Return whether GPUCONV_CHAINED_LAUNCHES is 1: launches of a call may overlap (programmatic dependent launch).
 
-    No device has run them yet.
+    Off by default, as no device has run it yet.
     """
     return integer("GPUCONV_CHAINED_LAUNCHES", 0, 1) == 1
 
 
 def folder(name: str) -> Path | None:
-    """Return the folder that a variable names, as an absolute path with ``~`` expanded; None where it is not set.
+    """Return the folder that a variable names, as an absolute path with ``~`` expanded; None if it is not set.
 
     Raises
     ------
     ArgumentError
-        There is no such home, or the path begins at a current folder that is gone.
+        The home folder is unknown, or the path is relative and the current folder no longer exists.
     """
     return _path(name, "folder")
 
 
 def file(name: str) -> Path | None:
-    """Return the file that a variable names; as :func:`folder`."""
+    """Return the file that a variable names, as an absolute path; see :func:`folder`."""
     return _path(name, "file")
 
 

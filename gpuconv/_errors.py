@@ -1,27 +1,27 @@
-"""The one tree of errors; of values (``ValueError``), of types (``TypeError``), of devices (``RuntimeError``)."""
+"""gpuconv's exceptions, each also a ValueError, TypeError or RuntimeError; and how values appear in messages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-_LONGEST = 120  # characters of a value that a message shows
-_SLICED = (list, tuple, str, bytes, bytearray)  # each entry takes a character or more in their repr
+_LONGEST = 120  # most characters of a value in a message
+_SLICED = (list, tuple, str, bytes, bytearray)  # cut before repr: each entry has at least one character there
 
 
 def shown(value: Any) -> str:
-    """Return what a caller passed as a message shows it: its repr as :func:`one_line` puts it.
+    """Return a caller's value for a message: its repr on one line, cut to 120 characters.
 
-    Only as much of a long list or text is looked at as can be shown.
+    Long lists and texts are cut before their repr is computed.
     """
     try:
         return one_line(repr(value[:_LONGEST] if type(value) in _SLICED and len(value) > _LONGEST else value))
-    except Exception:  # of a class of the caller's, or of an integer with too many digits
+    except Exception:  # raised by the caller's class, or an integer with too many digits
         return f"<{type(value).__name__}>"
 
 
 def text_of(value: Any) -> str:
-    """Return ``str(value)``, or a short text where that fails: of too many digits, or of a class of the caller's."""
+    """Return ``str(value)``, or :func:`shown` if that raises: too many digits, or a faulty class of the caller."""
     try:
         return str(value)
     except Exception:
@@ -29,18 +29,18 @@ def text_of(value: Any) -> str:
 
 
 def one_line(text: str, longest: int = _LONGEST) -> str:
-    """Return a text of somebody else's as :func:`printable` puts it, cut where it is long."""
+    """Return an untrusted text as :func:`printable` does, cut to ``longest`` characters."""
     line = printable(text[: 4 * longest])  # several blanks become one
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def printable(text: str) -> str:
-    """Put a text on one line, with control characters escaped: names in models are anybody's."""
+    """Return a text on one line, with control characters escaped: names in models are untrusted."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
-    """Return texts separated by commas; of many, the first ones and the number of the others."""
+    """Return names separated by commas; beyond ``most``, only how many more there are."""
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest
 
@@ -50,24 +50,24 @@ class GpuconvError(Exception):
 
 
 class ArgumentError(GpuconvError, ValueError):
-    """An argument has the right type but an impossible value: a shape, a range, a contradiction."""
+    """An argument has the right type but an invalid value: a shape, a range, or a contradiction."""
 
 
 class ArgumentTypeError(GpuconvError, TypeError):
-    """An argument has the wrong type: not an array, a dtype the operator does not take, mixed libraries."""
+    """An argument has the wrong type: not an array, a dtype that the operator does not take, or mixed libraries."""
 
 
 class DeviceError(GpuconvError, RuntimeError):
-    """No usable CUDA device, or the device refused."""
+    """There is no usable CUDA device, CuPy is missing, or the driver reported an error."""
 
 
 class CaptureError(DeviceError):
-    """The current stream captures a graph, in which this cannot be done.
+    """The current stream captures a CUDA graph, and the call would wait for the device or copy to the host.
 
     Attributes
     ----------
     does : str
-        What is done instead of launching kernels, such as "copies an array to the host".
+        What the call does other than launching kernels, such as "copies an array to the host".
     """
 
     def __init__(self, message: str, does: str = "") -> None:
@@ -76,7 +76,7 @@ class CaptureError(DeviceError):
 
 
 class OutOfDeviceMemory(DeviceError, MemoryError):
-    """The device lacks free memory; the message gives the bytes and what they were for."""
+    """The device has too little free memory; the message gives the bytes and their purpose."""
 
 
 class CompileError(DeviceError):

@@ -1,4 +1,4 @@
-"""What a call would launch, and why, in words; nothing here needs a device."""
+"""explain: plans a call from shapes, without a device, and describes its launches and the reasons in words."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:  # imported where they are used: importing gpuconv does not ne
     from gpuconv.cuda.plan.limits import Representative
     from gpuconv.rules.indices import IndexWindows
 
-_Arrays = dict[str, Ints]  # by the arrays' names, as the call has them
+_Arrays = dict[str, Ints]  # shapes by the arrays' names in the public function
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What a plan depends on, but for shapes and attributes."""
+    """All settings of a call that a plan depends on, except shapes and attributes; validated."""
 
     operator: str
     dtype: str
@@ -65,48 +65,49 @@ def explain(
     return_indices: bool = False,
     **attributes: Any,
 ) -> Plan:
-    """Print what a call on CUDA arrays launches, and why; no device is needed.
+    """Print the launches of a call on CUDA arrays, with the reasons for them, and return the plan; needs no device.
 
     Parameters
     ----------
     operator : str
-        The name of the function that is called: "conv", "conv_transpose", "max_pool", the name of a gradient as
-        "conv_input_grad", or "max_unpool".
+        The name of the public function: "conv", "conv_transpose", "max_pool", a gradient such as "conv_input_grad", or
+        "max_unpool".
     x_shape, w_shape : sequence of int
-        Shapes of the call's arrays, x in the layout; for a gradient, those of the forward call, which give dy's. For
-        the gradient of a bias, ``x_shape`` is dy's shape; for MaxUnpool, that of its y. All arrays count as
-        C-contiguous. Only operators with weights take a ``w_shape``.
+        Shapes of x (in ``layout``) and w. For a gradient, those of the forward call, from which dy's shape follows. For
+        the gradient of a bias, ``x_shape`` is dy's shape; for MaxUnpool, the shape of its argument y. All arrays are
+        taken to be C-contiguous. Only operators with weights take a ``w_shape``.
     activation : str or tuple, optional
-        The call's.
+        As in the call.
     dtype : str or dtype
-        Of the arrays.
+        Dtype of the arrays.
     arch : str
-        Architecture of the GPU, such as ``"sm_90"``. Multiprocessors, memory and clock are those of one well-known
-        device of that architecture, from its datasheet.
+        Architecture of the GPU, such as ``"sm_90"``. The number of multiprocessors, the memory and the clock are those
+        of one well-known device of that architecture, from its datasheet.
     bias : bool
-        Whether there is a ``b``.
+        Whether the call has a ``b``.
     layout : {"NCHW", "NHWC"}
     precision : {"ieee", "tf32", "3xtf32"}, optional
         By default that of the context; only for operators with weights and their gradients.
     invariant : {"batch"}, optional
         By default that of the context; only for operators with weights and the gradients of their inputs.
     residual : bool
-        Whether there is a residual, laid out as the result is.
+        Whether the call has a residual; its strides are taken to be the result's.
     return_indices : bool
         Whether MaxPool returns Indices.
     **attributes
-        The call's other keywords, such as ``pads=[1, 1, 1, 1]``; also ``check_indices`` where Indices go in.
+        The call's other keywords, such as ``pads=[1, 1, 1, 1]``; ``check_indices`` for operators that take Indices.
 
     Returns
     -------
     Plan
-        What was printed: every launch with its kernel, grid, shared memory and parameters, except those of
-        ``check_indices``, which come first.
+        Every launch with its kernel, grid, shared memory and parameters. The launches of ``check_indices``, which come
+        first, are printed but not part of it.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        As the call itself; also an unknown operator, dtype or architecture, and what the operator does not take.
+        As the call itself; also an unknown operator, dtype or architecture, or an argument that the operator does not
+        take.
 
     Examples
     --------
@@ -159,14 +160,14 @@ def described(
     dtype: Any = "float32",
     **keywords: Any,
 ) -> tuple[Plan, list[str]]:
-    """Return what :func:`explain` returns, and what it prints."""
+    """Return the plan and the lines that :func:`explain` returns and prints."""
     call, geometry, inputs, results = _settled(operator, x_shape, w_shape, arch, dtype, **keywords)
     plan = _plan(call, geometry, inputs, results)
     return plan, list(_lines(call, geometry, inputs, results, plan))
 
 
 def array_shapes(operator: str, x_shape: Sequence[int], w_shape: Sequence[int] | None, **keywords: Any) -> _Arrays:
-    """Return the shapes of the arrays that a call takes, by name, from what :func:`explain` takes."""
+    """Return the shapes of a call's input arrays by name; arguments as in :func:`explain`."""
     return _settled(operator, x_shape, w_shape, "sm_90", **keywords)[2]
 
 
@@ -186,7 +187,7 @@ def _settled(
     return_indices: bool = False,
     **attributes: Any,
 ) -> tuple[_Call, Geometry, _Arrays, _Arrays]:
-    """Check everything; return the call, its geometry, and the shapes of what goes in and what comes out."""
+    """Validate all arguments; return the settings, the geometry, and the shapes of inputs and results by name."""
     from gpuconv.cuda.plan.limits import representative
 
     bias, residual = flag("explain", "bias", bias), flag("explain", "residual", residual)
@@ -214,7 +215,7 @@ def _settled(
 
 
 def _check_operator(operator: str, **given: bool) -> None:
-    """Raise where there is no such operator, or where what only others take is ``given``."""
+    """Raise for an unknown operator, or for an argument in ``given`` that it does not take."""
     called = named("explain", operator)
     takes = {
         "w_shape": called.has_weights,
@@ -232,7 +233,7 @@ def _dtype_name(operator: str, dtype: Any) -> str:
     allowed = dtypes.allowed(operator)
     try:
         name = text_of(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype)
-    except Exception:  # of a class of the caller's
+    except Exception:  # raised by the caller's class
         name = shown(dtype)
     if name not in allowed:
         raise ArgumentTypeError(f"{operator}: dtype must be one of {', '.join(allowed)}, not {one_line(name)}")
@@ -242,14 +243,14 @@ def _dtype_name(operator: str, dtype: Any) -> str:
 def _shapes(
     call: _Call, x_shape: Sequence[int], w_shape: Sequence[int] | None, attributes: dict[str, Any]
 ) -> tuple[Geometry, _Arrays, _Arrays]:
-    """Return the geometry, and the shapes of what goes in and what comes out, by name."""
+    """Return the geometry, and the shapes of inputs and results by name."""
     called, layout = OPERATORS[call.operator], call.layout
     if called.has_weights and w_shape is None:
         raise ArgumentTypeError(f"{call.operator}: w_shape is required, as (16, 3, 3, 3)")
     check_names("explain", call.operator, attributes, signature(explain).parameters)
     attributes = settled(call.operator, attributes)
     if "kernel_shape" in called.attributes:
-        attributes.setdefault("kernel_shape", None)  # the geometry says where it is required
+        attributes.setdefault("kernel_shape", None)  # the geometry function raises if it is required
     try:
         of_call = {"x": _extents(call.operator, "x_shape", x_shape)}
         if w_shape is not None:
@@ -276,7 +277,7 @@ def _shapes(
 
 
 def _extents(operator: str, name: str, shape: Any) -> Ints:
-    """Return a shape as the caller's array would have it."""
+    """Return a shape argument as a tuple; raise ArgumentError if an extent is negative or missing."""
     given: Ints | None = integers(operator, name, shape)
     if given is None or min(given, default=0) < 0:
         raise ArgumentError(f"{operator}: {name} must be the shape of an array, not {shown(given)}")

@@ -1,4 +1,4 @@
-"""Files that somebody else names: regular ones alone, as a pipe may keep whoever opens it, and a device do anything."""
+"""Opens files whose names come from untrusted models: regular files only, as a pipe could block and a device act."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import BinaryIO
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a regular file, or a link to one, for reading.
+    """Open a regular file, or a link to one, for reading in binary mode.
 
     Raises
     ------
     OSError
-        It cannot be opened, or is a folder, a pipe, a socket or a device.
+        The file cannot be opened, or is a folder, a pipe, a socket or a device.
     """
     _check(os.stat(path).st_mode, path)
     stream = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it

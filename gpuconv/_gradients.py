@@ -1,4 +1,4 @@
-"""Gradients of Conv and ConvTranspose with respect to input, weights and bias."""
+"""The public gradients of conv and conv_transpose with respect to input (dgrad), weights (wgrad) and bias."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def conv_input_grad(
     out: Any = None,
     **others: Any,
 ) -> Any:
-    """Compute the gradient of :func:`conv` with respect to x: its adjoint, applied to dy.
+    """Compute the gradient of :func:`conv` with respect to x (dgrad).
 
-    ``dx[n, c, i]`` is the sum of ``dy[n, m, q] * w[m, c, t]`` over every output q that meets input i through a tap t.
+    ``dx[n, c, i]`` is the sum of ``dy[n, m, q] * w[m, c, t]`` over all outputs q and taps t that use input i.
 
     Parameters
     ----------
@@ -89,19 +89,19 @@ def conv_input_grad(
     x_shape : sequence of int
         Shape of the forward call's x, in its layout.
     auto_pad, dilations, group, kernel_shape, pads, strides, layout, precision, invariant
-        The forward call's.
+        As in the forward call.
     out : array of x_shape, optional
         Written in place and returned; must not share memory with an input.
 
     Returns
     -------
     array of x_shape
-        Of dy's dtype and library. Inputs that no output meets have a gradient of 0. Rounding as in :func:`conv`.
+        Of dy's dtype and library. Inputs that no output uses have gradient 0. Rounding as in :func:`conv`.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError, MemoryError
-        As :func:`conv` for the forward call; also a dy whose shape is not that of its result.
+        As :func:`conv` for the forward call; also if dy has another shape than its result.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def conv_input_grad(
     >>> gpuconv.conv_input_grad(np.ones((1, 1, 2), np.float32), w, (1, 1, 4), strides=[2])
     array([[[ 1., 10.,  1., 10.]]], dtype=float32)
 
-    No complex number is conjugated, here or in :func:`conv`; the adjoint takes the conjugate weights:
+    Complex numbers are never conjugated, neither here nor in :func:`conv`. For the adjoint, pass conjugate weights:
 
     >>> x, w = np.array([[[1, 2j, 3]]]), np.array([[[1j, 2]]])
     >>> y = gpuconv.conv(x, w)
@@ -184,34 +184,34 @@ def conv_weight_grad(
     out: Any = None,
     **others: Any,
 ) -> Any:
-    """Compute the gradient of :func:`conv` with respect to w.
+    """Compute the gradient of :func:`conv` with respect to w (wgrad).
 
-    ``dw[m, c, t]`` is the sum of ``dy[n, m, q] * x[n, c, i]`` over all images n and all outputs q that meet an input i
-    through tap t. The sum has one fixed order: the same call gives the same bits.
+    ``dw[m, c, t]`` is the sum of ``dy[n, m, q] * x[n, c, i]`` over all images n and all outputs q, where i is the input
+    that q uses through tap t. The order of the sum is fixed: the same call gives the same bits.
 
     Parameters
     ----------
     x : array (N, C, D1, …, Dn)
-        The forward call's.
+        As in the forward call.
     dy : array (N, M, Q1, …, Qn)
         Gradient with respect to its result, of x's dtype.
     w_shape : sequence of int
         (M, C/group, k1, …, kn), the shape of its weights.
     auto_pad, dilations, group, kernel_shape, pads, strides, layout, precision
-        The forward call's.
+        As in the forward call.
     out : array of w_shape, optional
         Written in place and returned; must not share memory with an input.
 
     Returns
     -------
     array of w_shape
-        Of x's dtype and library. Taps that meet only padding have a gradient of 0. Sums and error bounds as in
-        :func:`conv`, for as many terms as there are products.
+        Of x's dtype and library. Taps that only meet padding have gradient 0. Accumulation and error bounds as in
+        :func:`conv`, where K is the number of products per sum.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError, MemoryError
-        As :func:`conv` for the forward call; also a dy whose shape is not that of its result.
+        As :func:`conv` for the forward call; also if dy has another shape than its result.
 
     Examples
     --------
@@ -220,7 +220,7 @@ def conv_weight_grad(
     >>> gpuconv.conv_weight_grad(x, np.ones((1, 1, 3), np.float32), (1, 1, 2))
     array([[[6., 9.]]], dtype=float32)
 
-    With groups, each filter has gradients for its own group's channels; taps that meet only padding have none:
+    With groups, each filter has gradients for the channels of its own group; taps that only meet padding have 0:
 
     >>> x, dy = np.arange(1.0, 9).reshape(1, 4, 2), np.ones((1, 2, 1))
     >>> gpuconv.conv_weight_grad(x, dy, (2, 2, 3), group=2, pads=[0, 1])[:, :, 1:].tolist()
@@ -262,14 +262,14 @@ def conv_bias_grad(dy: Any = None, *more: Any, layout: Layout = "NCHW", out: Any
     dy : array (N, M, Q1, …, Qn)
         Gradient with respect to the result of the forward call.
     layout : {"NCHW", "NHWC"}
-        The forward call's.
+        As in the forward call.
     out : array (M,), optional
         Written in place and returned; must not share memory with dy.
 
     Returns
     -------
     array (M,)
-        Of dy's dtype and library, summed in float32 (float64 for float64) in one fixed order and rounded once.
+        Of dy's dtype and library. Summed in float32 (float64 for float64) in a fixed order and rounded once.
 
     Raises
     ------
@@ -349,7 +349,7 @@ def conv_transpose_input_grad(
     out: Any = None,
     **others: Any,
 ) -> Any:
-    """Compute the gradient of :func:`conv_transpose` with respect to x: its adjoint, applied to dy.
+    """Compute the gradient of :func:`conv_transpose` with respect to x (dgrad): the Conv of dy with w.
 
     Parameters
     ----------
@@ -360,19 +360,19 @@ def conv_transpose_input_grad(
     x_shape : sequence of int
         Shape of the forward call's x, in its layout.
     auto_pad, dilations, group, kernel_shape, output_padding, output_shape, pads, strides, layout, precision, invariant
-        The forward call's.
+        As in the forward call.
     out : array of x_shape, optional
         Written in place and returned; must not share memory with an input.
 
     Returns
     -------
     array of x_shape
-        Of dy's dtype and library: the Conv of dy with w. Rounding as in :func:`conv`.
+        Of dy's dtype and library. Rounding as in :func:`conv`.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError, MemoryError
-        As :func:`conv_transpose` for the forward call; also a dy whose shape is not that of its result.
+        As :func:`conv_transpose` for the forward call; also if dy has another shape than its result.
 
     Examples
     --------
@@ -457,30 +457,30 @@ def conv_transpose_weight_grad(
     out: Any = None,
     **others: Any,
 ) -> Any:
-    """Compute the gradient of :func:`conv_transpose` with respect to w.
+    """Compute the gradient of :func:`conv_transpose` with respect to w (wgrad).
 
     Parameters
     ----------
     x : array (N, C, D1, …, Dn)
-        The forward call's.
+        As in the forward call.
     dy : array (N, M, Q1, …, Qn)
         Gradient with respect to its result, of x's dtype.
     w_shape : sequence of int
         (C, M/group, k1, …, kn), the shape of its weights.
     auto_pad, dilations, group, kernel_shape, output_padding, output_shape, pads, strides, layout, precision
-        The forward call's.
+        As in the forward call.
     out : array of w_shape, optional
         Written in place and returned; must not share memory with an input.
 
     Returns
     -------
     array of w_shape
-        Of x's dtype and library; sums and their order as in :func:`conv_weight_grad`.
+        Of x's dtype and library; accumulation as in :func:`conv_weight_grad`.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError, MemoryError
-        As :func:`conv_transpose` for the forward call; also a dy whose shape is not that of its result.
+        As :func:`conv_transpose` for the forward call; also if dy has another shape than its result.
 
     Examples
     --------
@@ -522,21 +522,21 @@ def conv_transpose_bias_grad(dy: Array, *, layout: Layout = "NCHW", out: Array |
 def conv_transpose_bias_grad(
     dy: Any = None, *more: Any, layout: Layout = "NCHW", out: Any = None, **others: Any
 ) -> Any:
-    """Compute the gradient of :func:`conv_transpose` with respect to b, which is that of :func:`conv_bias_grad`.
+    """Compute the gradient of :func:`conv_transpose` with respect to b, the same as :func:`conv_bias_grad`.
 
     Parameters
     ----------
     dy : array (N, M, Q1, …, Qn)
         Gradient with respect to the result of the forward call.
     layout : {"NCHW", "NHWC"}
-        The forward call's.
+        As in the forward call.
     out : array (M,), optional
         Written in place and returned; must not share memory with dy.
 
     Returns
     -------
     array (M,)
-        As :func:`conv_bias_grad`.
+        As from :func:`conv_bias_grad`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""CUDA graphs of functions of arrays."""
+"""graph: captures a function of CuPy arrays in a CUDA graph, so that one launch replays all of its kernels."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from gpuconv._errors import ArgumentError, ArgumentTypeError, shown
 class Graph:
     """A function captured in a CUDA graph by :func:`graph`; a call replays it on new values.
 
-    The graph owns the memory of its inputs, its outputs and everything between them, workspaces and packed weights
-    included, so that no other array can get any of it. The memory is freed when the graph is dropped, and that of an
-    output when the output is. Replays of one graph run one after the other, each in the current stream of its thread.
+    The graph owns the memory of its inputs, outputs and intermediate results, workspaces and packed weights included;
+    no other array can be allocated there. The memory is freed with the graph, that of an output when the output is
+    freed too. Replays of one graph never overlap; each runs on the current stream of its thread.
 
     Attributes
     ----------
     inputs : tuple of CuPy arrays
-        What the launches read. A call copies its arguments to them.
-    outputs : CuPy array, None, or tuple, list or dict of these
-        What the launches write: the function's result. Before the first call they have no values.
+        The arrays that the launches read. A call copies its arguments into them.
+    outputs : CuPy array, None, or tuple, list or dict of them
+        The function's result, whose arrays the launches write. Uninitialised before the first call.
     device : int
+        Number of the CUDA device.
     nbytes : int
-        Device memory that the graph owns.
+        Bytes of device memory that the graph owns.
     """
 
     __slots__ = ("__weakref__", "_call")
@@ -44,30 +45,30 @@ class Graph:
         return f"<Graph of ({arguments}) on device {self.device}: {self.nbytes} bytes>"
 
     def __call__(self, *arrays: Any, copy: bool = False) -> Any:
-        """Copy arrays into the graph's inputs, and launch it on the current stream.
+        """Copy arrays into the graph's inputs, launch it on the current stream, and return the outputs.
 
-        The outputs are always the same arrays: the next call overwrites them, from whatever thread or stream it comes.
+        The outputs are the same arrays each time: the next call, from any thread or stream, overwrites them.
 
         Parameters
         ----------
         *arrays : CuPy arrays, or arrays of another library that share CUDA memory
-            As many as the function was captured with, with the same shapes and dtypes, on the graph's device; any
-            strides. An array of ``inputs`` itself is not copied: fill it and pass it to save the copy.
+            One per argument of the captured function, with the same shapes and dtypes, on the graph's device; any
+            strides. An array of ``inputs`` is not copied: fill it in place and pass it to save the copy.
         copy : bool
-            Whether to return new arrays, which no later call changes. Needed where several threads call the graph, or
-            where another stream than the next call's still reads the outputs.
+            Whether to return new arrays, which no later call changes. Needed if several threads call the graph, or if
+            a stream other than the next call's still reads the outputs.
 
         Returns
         -------
-        CuPy array, None, or tuple, list or dict of these
-            As the function returned them; complete when the current stream gets there.
+        CuPy array, None, or tuple, list or dict of them
+            In the form that the function returned; complete once the current stream has run the graph.
 
         Raises
         ------
         ArgumentError, ArgumentTypeError
-            Another number of arrays, not CuPy arrays, another shape or dtype.
+            A wrong number of arrays, not CuPy arrays, or a wrong shape or dtype.
         DeviceError
-            Arrays, or the current device, are not the graph's; the current stream captures a graph.
+            Arrays or the current device differ from the graph's; or the current stream captures a graph.
         OutOfDeviceMemory
             The new arrays do not fit.
         """
@@ -92,37 +93,37 @@ class Graph:
 
 
 def graph(function: Callable[..., Any], *arrays: Any) -> Graph:
-    """Capture a function of CuPy arrays in a CUDA graph, which replays all its launches by one.
+    """Capture a function of CuPy arrays in a CUDA graph, which replays all its kernel launches with one launch.
 
-    The function is called twice: once to compile and load kernels and to pack weights, then to capture what it
-    launches. A replay repeats the launches, and nothing that the function does on the host. So it must launch the same
-    for all values of its arguments, in the current stream, and must not copy to the host or wait for the device.
+    The function is called twice: first to compile and load kernels and to pack weights, then to capture its launches.
+    A replay repeats the launches only, not what the function does on the host. So the function must launch the same
+    kernels for all values of its arguments, on the current stream. It must not copy to the host or wait for the device.
 
-    Arrays that the function refers to, such as weights, are read where they lie at each replay: changes in place count,
-    but a name that is given another array later does not. They live as long as the graph if they are operands of
-    gpuconv's operators, or if the function object refers to them. Packed weights are a snapshot, as always.
+    Other arrays that the function uses, such as weights, are read from their memory at each replay. Changes in place
+    take effect; rebinding a name to another array does not. The graph keeps them alive if they are operands of
+    gpuconv's operators, or if the function object refers to them. Packed weights are a snapshot.
 
     Parameters
     ----------
     function : callable
         Takes the arrays; returns a CuPy array, or a tuple, list or dict of arrays and None, also nested.
     *arrays : CuPy arrays, or arrays of another library that share CUDA memory
-        Of the shapes and dtypes that the graph is for, on the current device. The function gets copies, so that
-        changing an argument in place changes no array of the caller's.
+        Examples with the shapes and dtypes that the graph is for, on the current device. The function gets copies, so
+        the caller's arrays are not changed.
 
     Returns
     -------
     Graph
-        ``graph(function, x)(x)`` gives what ``function(x)`` does.
+        ``graph(function, x)(x)`` returns the result of ``function(x)``.
 
     Raises
     ------
     ArgumentTypeError
-        Not a function, an argument that is not a CuPy array, a result that is made of anything else.
+        ``function`` is not callable, or an argument or a part of the result is not a CuPy array.
     DeviceError
-        No CUDA device; a capture is under way; the function cannot be captured, and the cause says why.
+        There is no CUDA device, a capture is in progress, or the function cannot be captured (see the error's cause).
     OutOfDeviceMemory
-        The function's arrays do not fit: memory is taken from CuPy's current allocator.
+        The function's arrays do not fit. Memory comes from CuPy's current allocator.
 
     Examples
     --------
@@ -138,9 +139,9 @@ def graph(function: Callable[..., Any], *arrays: Any) -> Graph:
 
 
 def captured(function: Callable[..., Any], arrays: Mapping[str, Any], operator: str, what: str) -> Graph:
-    """Capture a function of arrays, by their names in messages, for the public function ``operator``.
+    """Capture ``function`` with ``arrays``, for the public function named ``operator``.
 
-    ``what`` is what that captures, in messages.
+    The keys of ``arrays`` and ``what``, a name for the function, are used in error messages.
     """
     given = [_on_device(operator, name, array) for name, array in arrays.items()]
     from gpuconv.cuda.call.graph import CapturedCall
@@ -152,7 +153,7 @@ def captured(function: Callable[..., Any], arrays: Mapping[str, Any], operator: 
 
 
 def _on_device(operator: str, name: str, array: Any) -> Any:
-    """Return an argument as a CuPy array; ArgumentTypeError for anything that is not on a device."""
+    """Return an argument as a CuPy array; raise ArgumentTypeError for anything that is not on a device."""
     kind = cuda.runtime.array_type()
     if type(array) is kind:
         return array
@@ -177,7 +178,7 @@ def _kind(value: Any) -> str:
 
 
 def _mapped(result: Any, leaf: Callable[[Any], Any]) -> Any:
-    """Return a result with each array replaced by what ``leaf`` returns for it, in new tuples, lists and dicts."""
+    """Return a copy of a nested result with each array replaced by ``leaf(array)``."""
     if isinstance(result, dict):
         return {key: _mapped(value, leaf) for key, value in result.items()}
     if isinstance(result, list):

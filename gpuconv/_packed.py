@@ -1,4 +1,4 @@
-"""Weights that calls share in the order in which kernels read them."""
+"""PackedWeights: weights that are packed into the kernels' order once and shared by many calls."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from gpuconv.cuda.turns import turn
 
 
 class PackedWeights:
-    """Weights of many calls, made by :func:`pack` and taken by its operator in place of ``w``.
+    """Weights for many calls: :func:`pack` creates them, and the operator takes them in place of ``w``.
 
-    A snapshot: later writes into the original array have no effect. Calls on CUDA arrays pack weights into the order in
-    which their kernels read them, anew each time; with packed weights, they do so only once for each order that they
-    need. The packed copies are kept here, shared by all calls and threads, and freed with this object. Like any array,
-    it must live until the results that use it are complete.
+    They are a snapshot: later writes into the original array have no effect. A call on CUDA arrays normally packs its
+    weights into the order in which its kernels read them, each time. With packed weights, that happens once per order.
+    The packed copies are stored here, shared by all calls and threads, and freed with this object. Like any array, it
+    must live until the results that use it are complete.
 
     Attributes
     ----------
     operator : str
+        "conv" or "conv_transpose".
     shape, ndim, dtype
         Those of the weights.
     nbytes : int
-        Memory taken: the snapshot and what calls have packed so far.
+        Bytes used by the snapshot and the packed copies so far.
     """
 
     __slots__ = ("__weakref__", "_array", "_buffers", "_operator", "_packing", "ahead")
 
     def __init__(self, operator: str, array: Any) -> None:
-        self._operator, self._array = operator, array  # the array is nobody else's
+        self._operator, self._array = operator, array  # owned: nobody else writes it
         self._buffers: dict[Hashable, Any] = {}
         self._packing = Lock()
-        self.ahead = False  # calls on CUDA arrays only pack, and return None
+        self.ahead = False  # see only()
 
     operator = property(lambda self: self._operator)
     shape = property(lambda self: self._array.shape)
@@ -62,9 +63,9 @@ class PackedWeights:
 
     @contextmanager
     def only(self) -> Iterator[None]:
-        """Let calls on CUDA arrays do all that their kind needs once, and nothing else: they return None.
+        """Within this context, calls on CUDA arrays pack these weights and compile kernels, and return None.
 
-        Meanwhile no other thread may have these weights.
+        No other thread may use the weights meanwhile.
         """
         self.ahead = True
         try:
@@ -73,11 +74,11 @@ class PackedWeights:
             self.ahead = False
 
     def buffer(self, order: Hashable) -> Any | None:
-        """Return what was packed in an order, complete for every stream, or None."""
+        """Return the packed copy for an order, ready for every stream; None if there is none yet."""
         return self._buffers.get(order)
 
     def add(self, order: Hashable, make: Callable[[Any], Any]) -> Any:
-        """Return what ``make`` packs from the snapshot in an order, or what another thread has packed meanwhile."""
-        with turn(self._packing, 10.0):  # two threads that pack: the memory of one more copy for a while
+        """Return the packed copy for an order: ``make(snapshot)``, or the copy of another thread that was faster."""
+        with turn(self._packing, 10.0):  # on a timeout both threads pack, and one copy is dropped
             buffer = self._buffers.get(order)
             return self._buffers.setdefault(order, make(self._array)) if buffer is None else buffer

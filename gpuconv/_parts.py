@@ -1,4 +1,8 @@
-"""Complex results of which one operand is real: two real results, one for each part, in the memory of the whole."""
+"""Convolutions of a real and a complex operand: one real convolution each for the real and the imaginary part.
+
+That takes half of the multiplications of two complex operands. Both results are written into the complex result's
+memory, through its ``real`` and ``imag`` views.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ _MIXED = ("Ff", "fF", "Dd", "dD")  # NumPy's letters for complex64 with float32,
 
 
 def are_mixed(x: Any, w: Any) -> bool:
-    """Tell whether one of two arrays is complex, and the other one real, of the same precision."""
+    """Return whether exactly one of two arrays is complex and both have one precision, as float32 and complex64."""
     return x.dtype.char + w.dtype.char in _MIXED
 
 
@@ -33,17 +37,29 @@ def by_parts(
     activation: Activation | None,
     out: Any,
 ) -> Any:
-    """Compute both parts of a convolution's result.
+    """Return a convolution of a real and a complex operand, computed as two real convolutions.
 
     Parameters
     ----------
     compute : callable
-        Takes real arrays by name, those of one part, and the part of the result to write.
+        Computes one part: takes the real arrays of that part by name, and the part of the result to write into.
+    operator : str
+        "conv" or "conv_transpose".
     library : str
         "numpy" or "cuda".
     arrays : dict of str to array or None
-        x, w, b and residual. The last two are complex.
+        x, w, b and residual; b and residual must be complex.
+    attributes : tuple
+        In alphabetical order of their names.
+    layout, precision, activation
+        As in the public function, parsed.
     out : array or None
+        The array to write into; None to allocate one.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        A shape, dtype or attribute breaks a rule of the operator.
     """
     called = OPERATORS[operator]
     shapes = [None if arrays[name] is None else arrays[name].shape for name in ("x", "w", "b")]
@@ -81,5 +97,5 @@ def _result(operator: str, library: str, out: Any, shape: tuple[int, ...], dtype
 
 
 def _placed(array: Any) -> Any:
-    """Return what lies where an array of the device does, for comparisons of addresses."""
+    """Return a device array's extent in memory, for the check of overlaps."""
     return memory.Place(array).at(cuda.runtime.address(array))

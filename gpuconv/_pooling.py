@@ -1,4 +1,4 @@
-"""MaxPool and AveragePool, their gradients, and MaxUnpool, which puts maxima back."""
+"""The public pooling functions: MaxPool, AveragePool, GlobalAveragePool, their gradients, and MaxUnpool."""
 
 from __future__ import annotations
 
@@ -116,41 +116,41 @@ def max_pool(
     out: Any = None,
     **others: Any,
 ) -> Any:
-    """Take the maximum of every window as ONNX MaxPool does (opsets 1 to 28).
+    """Compute ONNX MaxPool, the maximum of every window (opsets 1 to 28; section "MaxPool" of the specification).
 
     Parameters
     ----------
     x : array (N, C, D1, …, Dn)
         From 1 to 62 spatial axes; float16, bfloat16, float32, float64, int8 or uint8. Never written. Three axes are
-        (N, C, L): an image (C, H, W) needs a batch axis, as ``x[None]``, which :func:`strict` asks for.
+        (N, C, L): pass an image (C, H, W) as ``x[None]``. :func:`strict` raises an error for three axes.
     kernel_shape : sequence of int, one per spatial axis, or an int for all of them
     auto_pad : {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}
         As in :func:`conv`.
     ceil_mode : {0, 1}
-        1 rounds the number of windows up, then drops a last one that starts past the input and the padding before
-        it. Applies with VALID too; changes nothing with SAME.
+        1 rounds the number of windows up, then drops the last one if it would start beyond the input and its beginning
+        padding. Also applies with VALID; changes nothing with SAME.
     dilations, strides : sequence of int, one per spatial axis, or an int for all of them, default 1
     pads : sequence of int, or an int for all sides of all axes, default 0
-        All beginnings, then all ends. Windows are clipped to the input: no pad value exists. From the length of the
-        dilated kernel on, some windows hold padding only, which :func:`strict` refuses.
+        In elements: all beginnings, then all ends. Windows are clipped to the input, so there is no pad value. With
+        pads of at least the dilated kernel, some windows hold only padding; :func:`strict` makes that an error.
     storage_order : {0, 1}
-        1 numbers the Indices column-major over the spatial axes (the offset of batch and channel is unchanged).
+        1 makes Indices column-major over the spatial axes; the offset of image and channel is unchanged.
     layout : {"NCHW", "NHWC"}
-        As in :func:`conv`. Indices have the layout's shape, and count elements as if x were NCHW.
+        As in :func:`conv`. Indices have the shape of y in this layout, but count elements as if x were NCHW.
     return_indices : bool
-        Also return the Indices, which are computed only when asked for.
+        Whether to compute and return Indices too.
     indices_in : {"tensor", "plane"}
-        What Indices count the elements of: all of x, as in ONNX, or each plane (one channel of one image), as in
-        PyTorch: ``D1 * … * Dn * (n * C + c)`` less.
+        Which elements Indices count: those of all of x, as in ONNX, or those of each plane (one channel of one image),
+        as in PyTorch, which are less by ``D1 * … * Dn * (n * C + c)``.
     out : array, or pair of arrays with return_indices, optional
         Written in place and returned. Either entry of the pair may be None.
 
     Returns
     -------
     y : array (N, C, Q1, …, Qn)
-        Of x's dtype and library. NaN propagates. A window without any element gives the lowest finite value.
-        Without return_indices a zero may have either sign and a NaN any payload; with it, y is the element at
-        its index, bit for bit.
+        Of x's dtype and library. NaN propagates. A window without any element gives the dtype's lowest finite value.
+        With return_indices, y is the element at its index, bit for bit; without it, a zero may have either sign and a
+        NaN any payload.
     indices : int64 array (N, C, Q1, …, Qn), with return_indices only
         Position in x (N, C, D1, …, Dn) flattened, or in the plane (D1, …, Dn) flattened, of the first maximum (first
         NaN, if any) in row-major order; the two zeros are equal. -1 for a window without any element.
@@ -206,7 +206,7 @@ def max_pool(
 
 
 def _maxima(x: Any, geometry: MaxPoolGeometry, layout: Layout, outs: tuple[Any, ...]) -> list[Any]:
-    """Compute MaxPool of a NumPy array, and Indices too where there are two ``outs``."""
+    """Compute MaxPool of a NumPy array; also Indices if ``outs`` has two entries (arrays to write into, or None)."""
     dtypes.check("max_pool", x=x)
     shape, view = layouts.as_given(layout, geometry.y_shape), partial(layouts.view, layout)
     if len(outs) == 1:
@@ -220,7 +220,7 @@ def _maxima(x: Any, geometry: MaxPoolGeometry, layout: Layout, outs: tuple[Any, 
 
 
 def _checked_outs(outs: tuple[Any, ...], library: str, x: Any) -> tuple[Any, ...]:
-    """Return what results are written into as plain arrays; None stays None."""
+    """Return the ``out`` arrays of a call, viewed as plain arrays; None stays None."""
     names = ("out[0]", "out[1]") if len(outs) == 2 else ("out",)
     return tuple(
         None if array is None else _arrays.check_out("max_pool", name, array, library, x)
@@ -295,7 +295,7 @@ def max_pool_grad(
     out: Any = None,
     **others: Any,
 ) -> Any:
-    """Compute the gradient of :func:`max_pool`: dy's value for a window goes to the window's maximum.
+    """Compute the gradient of :func:`max_pool` with respect to x: dy of each window is added to the window's maximum.
 
     Parameters
     ----------
@@ -307,13 +307,13 @@ def max_pool_grad(
     x_shape : sequence of int
         Shape of the forward call's x, in its layout.
     kernel_shape, auto_pad, ceil_mode, dilations, pads, storage_order, strides, layout
-        The forward call's.
+        As in the forward call.
     check_indices : bool
-        Whether to refuse an index that the forward call cannot have returned, because its element lies outside its
-        window, before anything is written. With CUDA arrays the call waits for the device. Without the check, such a
-        window passes its gradient to no element.
+        Whether to raise an error for an index that the forward call cannot have returned, because its element lies
+        outside the window, before anything is written. With CUDA arrays, the check waits for the device. Without the
+        check, the gradient of such a window is dropped.
     indices_in : {"tensor", "plane"}
-        The forward call's; "plane" for Indices of PyTorch's ``max_pool2d``.
+        As in the forward call; "plane" for Indices of PyTorch's ``max_pool2d``.
     out : array of x_shape, optional
         Written in place and returned; must not share memory with an input.
 
@@ -325,8 +325,8 @@ def max_pool_grad(
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError, MemoryError
-        As :func:`max_pool` for the forward call; also dy or indices of another shape than its result's, indices that
-        are not int64, or one that is neither -1 nor the number of an element in its window.
+        As :func:`max_pool` for the forward call. Also if dy or indices have another shape than its result, indices are
+        not int64, or an index is neither -1 nor that of an element in its window.
 
     Examples
     --------
@@ -399,43 +399,43 @@ def max_unpool(
     out: Any = None,
     **others: Any,
 ) -> Any:
-    """Put the maxima of :func:`max_pool` back where they were, as ONNX MaxUnpool does (opsets 9 to 28).
+    """Compute ONNX MaxUnpool, which puts the maxima of :func:`max_pool` back to their positions (opsets 9 to 28).
 
     Parameters
     ----------
     y : array (N, C, Q1, …, Qn)
         Any dtype that :func:`max_pool` takes. NumPy and CuPy arrays as in :func:`conv`.
     indices : int64 array (N, C, Q1, …, Qn)
-        Where each element goes: its number, row-major, among all elements of an array (N, C, D1, …, Dn) with
-        ``D = stride * (Q - 1) + kernel - pads``, even if ``output_shape`` says otherwise. -1 means nowhere.
+        Where each element goes: the row-major index in an array (N, C, D1, …, Dn) with
+        ``D = stride * (Q - 1) + kernel - pads``, even if ``output_shape`` is larger. -1 drops the element.
     output_shape : sequence of int, optional
-        Spatial extents of the result, with or without N and C in front, none smaller than D unless Indices count
-        within planes. The surplus is at the end.
+        Spatial extents of the result, with or without N and C in front; at least D, unless Indices count elements of
+        planes. Additional elements are at the end.
     kernel_shape, pads, strides
-        As in the forward call: one entry per spatial axis, for pads all beginnings before all ends, or an int for all
-        of them.
+        As in the forward call: one entry per spatial axis (for pads, all beginnings, then all ends), or an int for
+        all.
     layout : {"NCHW", "NHWC"}
         As in :func:`max_pool`.
     check_indices : bool
-        As in :func:`max_pool_grad`; the forward call may have had any dilation and ceil_mode. Without the check, each
-        element goes where its index says, and nowhere if that numbers no element.
+        As in :func:`max_pool_grad`, for a forward call with any dilation and ceil_mode. Without the check, each element
+        goes where its index says, and is dropped if there is no such element.
     indices_in : {"tensor", "plane"}
-        "plane" if Indices number the elements of each plane of the result, of whatever shape that has, as in PyTorch:
-        those of the forward call if ``output_shape`` is the shape of its x.
+        "plane" if Indices count the elements of each plane of the result, as in PyTorch. They are those of the forward
+        call if ``output_shape`` is the shape of its x.
     out : array, optional
         Written in place and returned; must not share memory with an input.
 
     Returns
     -------
     array (N, C, D1, …, Dn)
-        Of y's dtype and library, zero where no element goes. If several elements have the same index, the last in
-        row-major order (of N, C, Q1, …) stays.
+        Of y's dtype and library; zero where no element goes. Of several elements with the same index, the last one in
+        row-major order of (N, C, Q1, …) is kept.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError, MemoryError
-        An attribute or a shape breaks a rule; indices that are not int64, or one that is neither -1 nor the number of
-        an element that a window there can have.
+        An attribute or a shape breaks a rule, indices are not int64, or an index is neither -1 nor that of an element
+        that its window can contain.
 
     Examples
     --------
@@ -503,7 +503,7 @@ def average_pool(
     out: Any = None,
     **others: Any,
 ) -> Any:
-    """Take the mean of every window as ONNX AveragePool does (opsets 1 to 28).
+    """Compute ONNX AveragePool, the mean of every window (opsets 1 to 28; section "AveragePool" of the specification).
 
     Parameters
     ----------
@@ -514,8 +514,8 @@ def average_pool(
     auto_pad, ceil_mode, dilations, pads, strides
         As in :func:`max_pool`.
     count_include_pad : {0, 1}
-        1 divides by the taps inside x and its pads, those of SAME too; 0 by the taps inside x. What ceil_mode lets the
-        last window have beyond the pads never counts.
+        0 divides by the number of taps inside x; 1 also counts taps in the pads, those of SAME included. Taps beyond
+        the pads, which ceil_mode can add to the last window, never count.
     layout : {"NCHW", "NHWC"}
         As in :func:`conv`.
     out : array, optional
@@ -524,7 +524,7 @@ def average_pool(
     Returns
     -------
     array (N, C, Q1, …, Qn)
-        Of x's dtype and library. Summed in float32 (float64 for float64), divided and rounded once. A window in which
+        Of x's dtype and library. Summed in float32 (float64 for float64), divided, and rounded once. A window in which
         no tap counts gives NaN, without a warning.
 
     Raises
@@ -610,7 +610,7 @@ def average_pool_grad(
     out: Any = None,
     **others: Any,
 ) -> Any:
-    """Compute the gradient of :func:`average_pool`: each element gets its share of dy from every window that has it.
+    """Compute the gradient of :func:`average_pool` with respect to x.
 
     Parameters
     ----------
@@ -619,20 +619,20 @@ def average_pool_grad(
     x_shape : sequence of int
         Shape of the forward call's x, in its layout.
     kernel_shape, auto_pad, ceil_mode, count_include_pad, dilations, pads, strides, layout
-        The forward call's.
+        As in the forward call.
     out : array of x_shape, optional
         Written in place and returned; must not share memory with dy.
 
     Returns
     -------
     array of x_shape
-        Of dy's dtype and library: the sum of dy over an element's windows, each divided by the taps that count in it.
-        Summed in float32 (float64 for float64) in one fixed order and rounded once. Windows of no element add nothing.
+        Of dy's dtype and library. Each element is the sum of dy, divided by the number of counted taps, over the
+        windows that contain it. Summed in float32 (float64 for float64) in a fixed order and rounded once.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError, MemoryError
-        As :func:`average_pool` for the forward call; also a dy whose shape is not that of its result.
+        As :func:`average_pool` for the forward call; also if dy has another shape than its result.
 
     Examples
     --------
@@ -665,7 +665,7 @@ def global_average_pool(x: Array, *, layout: Layout = "NCHW", out: Array | None 
 
 @public("x")
 def global_average_pool(x: Any = None, *more: Any, layout: Layout = "NCHW", out: Any = None, **others: Any) -> Any:
-    """Take the mean of every channel of every image as ONNX GlobalAveragePool does (opsets 1 to 28).
+    """Compute ONNX GlobalAveragePool, the mean of every channel of every image (opsets 1 to 28).
 
     Parameters
     ----------
@@ -679,8 +679,8 @@ def global_average_pool(x: Any = None, *more: Any, layout: Layout = "NCHW", out:
     Returns
     -------
     array (N, C, 1, …, 1)
-        As :func:`average_pool` of one window around all of a channel; NaN where that has no element. On CUDA devices
-        the order of a sum does not depend on N.
+        As :func:`average_pool` with one window over the whole image; NaN if that has no element. On CUDA devices, the
+        order of a sum does not depend on N.
 
     Raises
     ------
@@ -719,7 +719,7 @@ def global_average_pool_grad(
     out: Any = None,
     **others: Any,
 ) -> Any:
-    """Compute the gradient of :func:`global_average_pool`: for each element, dy over the number of its channel's.
+    """Compute the gradient of :func:`global_average_pool`: dy divided by the number of elements of the channel.
 
     Parameters
     ----------
@@ -728,7 +728,7 @@ def global_average_pool_grad(
     x_shape : sequence of int
         Shape of the forward call's x, in its layout.
     layout : {"NCHW", "NHWC"}
-        The forward call's.
+        As in the forward call.
     out : array of x_shape, optional
         Written in place and returned; must not share memory with dy.
 

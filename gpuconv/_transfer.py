@@ -1,4 +1,4 @@
-"""The public functions on arrays as wholes: move them between host and device, and pack weights."""
+"""The public functions to_device, to_host and pack: move arrays between host and device, and pack weights."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _T = TypeVar("_T", bound=np.generic)
 
 @refusing
 def pack(w: Array, operator: str = "conv") -> PackedWeights:
-    """Take a snapshot of weights for many calls, which then pack them only once.
+    """Return a snapshot of weights that many calls share, and that is packed for their kernels only once.
 
     Every call of :func:`conv` and :func:`conv_transpose` on CUDA arrays packs its weights into the order in which its
-    kernels read them. With packed weights, only the first call of each kind packs, and waits until it is done. Later
-    ones reuse the result, on any stream and in any thread. A call captured in a graph reuses it too; if no such call
-    came before, the graph packs at each launch. On the CPU, packed weights are plain weights.
+    kernels read them. With packed weights, only the first call that needs an order packs, and waits until that is done.
+    Later calls reuse the copy, on any stream and in any thread. So does a call captured in a CUDA graph, if a call
+    before the capture has packed; otherwise the graph packs at each launch. On the CPU, they act as plain weights.
 
     Parameters
     ----------
     w : array, or an object that shares its memory by DLPack or ``__cuda_array_interface__``
-        As the operator takes it; on the CPU, or on the current CUDA device. Changing it later has no effect.
+        Weights in the operator's shape, on the CPU or the current CUDA device. Later changes have no effect.
     operator : {"conv", "conv_transpose"}
-        Which of the two the weights are for.
+        The function that the weights are for.
 
     Returns
     -------
@@ -43,9 +43,9 @@ def pack(w: Array, operator: str = "conv") -> PackedWeights:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        An unknown operator; not an array, or one of a dtype that the operator does not take or without spatial axes.
+        An unknown operator, not an array, a dtype that the operator does not take, or no spatial axes.
     DeviceError, OutOfDeviceMemory
-        As in :func:`conv`; also while the current stream captures a graph.
+        As in :func:`conv`; also if the current stream captures a CUDA graph.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def pack(w: Array, operator: str = "conv") -> PackedWeights:
 
 
 def _check_operator(operator: Any) -> None:
-    """Raise unless an operator is one that takes packed weights."""
+    """Raise ArgumentError unless the operator takes packed weights."""
     if not isinstance(operator, str) or operator not in ("conv", "conv_transpose"):
         raise ArgumentError(f"pack: operator must be conv or conv_transpose, not {shown(operator)}")
 
@@ -93,20 +93,20 @@ def to_device(a: Any = None, *more: Any, **others: Any) -> Any:
     Parameters
     ----------
     a : NumPy or CuPy array, or one of another library that shares its memory by DLPack or __cuda_array_interface__
-        Any dtype that CuPy has, bfloat16 included. A CuPy array may be on another device. Or PackedWeights.
+        Any dtype that CuPy supports, or bfloat16. A CuPy array may be on another device. PackedWeights are moved too.
 
     Returns
     -------
     CuPy array, or PackedWeights
-        Same dtype, shape and memory order (the axes from the longest step to the shortest, without gaps). A CUDA
-        array of another library is not copied.
+        Same dtype, shape and order of axes in memory, without gaps. A CUDA array of another library is not copied.
 
     Raises
     ------
     ArgumentTypeError
-        Not an array, or of a dtype that CuPy lacks.
+        Not an array, or a dtype that CuPy does not support.
     DeviceError
-        No CUDA device, or CuPy is not installed; the message says which. The current stream captures a graph.
+        There is no CUDA device, or CuPy is not installed (the message says which); or the current stream captures a
+        CUDA graph.
     OutOfDeviceMemory
         The array does not fit.
     """
@@ -144,20 +144,21 @@ def to_host(a: Any = None, *more: Any, **others: Any) -> Any:
     Parameters
     ----------
     a : NumPy or CuPy array, or one of another library that shares its memory by DLPack or __cuda_array_interface__
-        Or PackedWeights.
+        PackedWeights are moved too.
 
     Returns
     -------
     NumPy array, or PackedWeights
-        Same dtype, shape and memory order, complete when the call returns. An array of another library that is
-        already on the host is not copied. An array of a subclass of ``numpy.ndarray`` is returned as it is.
+        Same dtype, shape and order of axes in memory; the copy is complete when the call returns. An array of another
+        library that is already on the host is not copied. An instance of a subclass of ``numpy.ndarray`` is returned
+        unchanged.
 
     Raises
     ------
     ArgumentTypeError
         Not an array.
     DeviceError
-        It is on a CUDA device, but CuPy finds none. The current stream captures a graph.
+        The array is on a CUDA device, but CuPy finds none; or the current stream captures a CUDA graph.
 
     Examples
     --------

@@ -1,4 +1,8 @@
-"""Whether all kernels that can make a call make the same: on whole numbers, whose sums are exact in any order."""
+"""Cross-check of kernels for :func:`gpuconv.tune`: all candidates must agree bit for bit on integer-valued arrays.
+
+Sums of small integers are exact in any order, so every correct kernel computes the same bits. A kernel that does not is
+excluded, with a warning.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,8 @@ from gpuconv.rules import whole_numbers
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.operators import OPERATORS
 
-Call = Callable[[tuple[Any, ...]], list[Any]]  # of the arrays of a call, to its results
-_CALLER = 3  # frames up from a warning to who called tune
+Call = Callable[[tuple[Any, ...]], list[Any]]  # takes a call's arrays, returns its results
+_CALLER = 3  # stack level of the caller of tune, for warnings
 
 
 def wrong(
@@ -27,17 +31,18 @@ def wrong(
     layout: Layout,
     precision: str,
 ) -> set[str]:
-    """Return the names of the calls that make something else than the first one, with a warning for each.
+    """Return the names of the kernels whose results differ from those of the first one, with a warning for each.
 
     Parameters
     ----------
     operator : str
     calls : mapping of str to callable
-        By the names of their kernels, the general one first.
+        A call of each kernel, by the kernel's name; the general kernel first.
     inputs : tuple of arrays
-        Of the call that is tuned: whole numbers lie in new arrays as they do.
+        The arrays of the call that is tuned. The kernels run on new arrays of integers with the same shapes, strides
+        and dtypes.
     attributes : mapping
-        Of the operator.
+        The operator's attributes.
     layout, precision : str
     """
     if len(calls) < 2:
@@ -50,7 +55,7 @@ def wrong(
     except OutOfDeviceMemory as error:
         warnings.warn(f"tune: kernels are not compared with {general}: {error}", RuntimeWarning, _CALLER)
         return set()
-    except ArgumentError:  # Indices of windows that share their memory: there are none that are right for all
+    except ArgumentError:  # Indices whose elements share memory cannot be filled with valid values
         return set()
     for name, said in differences.items():
         if said:
@@ -60,13 +65,16 @@ def wrong(
 
 
 def _made(call: Call, inputs: tuple[Any, ...], given: tuple[Any, ...]) -> list[Any]:
-    """Return the results on the host; the call before leaves others in the memory that these are likely to get."""
+    """Return the results for ``given`` on the host.
+
+    The call with ``inputs`` first fills the memory that the results will probably reuse with other values.
+    """
     call(inputs)
     return [cuda.runtime.to_host(result) for result in call(given)]
 
 
 def _difference(made: list[Any], expected: list[Any]) -> str:
-    """Say in how many elements results differ, and by how much; nothing where they do not."""
+    """Return in words in how many elements results differ, and by how much; empty if they are equal."""
     pairs = [(a, b) for a, b in zip(made, expected, strict=True) if (a != b).any()]
     if not pairs:
         return ""
@@ -100,7 +108,7 @@ def _whole(
 
 
 def _indices(attributes: Mapping[str, Any], layout: Layout) -> Any:
-    """Return Indices of MaxPool, of random numbers in the shape of the gradient that is wanted."""
+    """Return valid Indices: those of MaxPool of a random x of the gradient's shape."""
     windows = dict(attributes)
     shape = tuple(windows.pop("x_shape"))
     x = whole_numbers.random(prod(shape), np.dtype(np.float32), 2**20, 0).reshape(shape)

@@ -1,4 +1,4 @@
-"""Measuring what the planner otherwise models: which kernel is the fastest for a call."""
+"""tune: autotuning. Measures every candidate kernel of a call and stores the fastest, which later calls use."""
 
 from __future__ import annotations
 
@@ -31,52 +31,51 @@ def tune(
     return_indices: bool = False,
     **keywords: Any,
 ) -> dict[str, float]:
-    """Measure every kernel that can run a call on CUDA arrays; calls like it then take the fastest one.
+    """Measure every kernel that can run a call on CUDA arrays, and store the fastest for later calls like it.
 
-    Without it a model chooses, which :func:`explain` prints. The choice is kept in ``choices.json`` in the cache
-    folder, for devices of the same name, and holds in later processes too. Calls are alike if shapes, strides, dtypes,
-    attributes, layout, precision and invariant are the same. The gradient of a Conv's input also counts as the
-    ConvTranspose that it is, and the other way round. Results stay within the same bounds, though sums may be added in
-    another order. If you need the same bits everywhere, copy the file, or do not tune.
+    Without measurements, a cost model chooses; :func:`explain` prints its predictions. The choice is stored in
+    ``choices.json`` in the cache folder, for devices of the same name, and later processes use it too. It applies to
+    calls with the same shapes, strides, dtypes, attributes, layout, precision and invariant. The input gradient of Conv
+    and the equivalent ConvTranspose share their choices. Results keep the same error bounds, but sums may be added in
+    another order. If you need the same bits on all machines, copy the file, or do not tune.
 
-    With ``invariant="batch"`` what is chosen is an order of sums. It then holds for that layer at every batch, whatever
-    strides its arrays have, and each batch takes the kernel of that order that the model takes for the quickest.
+    With ``invariant="batch"``, the choice is an order of summation. It applies to the layer at every batch size and for
+    any strides; each batch then takes the kernel of that order with the least modelled time.
 
-    Before a kernel may win it must agree with the general one, which takes any call, on random whole numbers in arrays
-    like those of the call. Their sums are exact in every order, so that all bits must be the same.
+    A kernel is only chosen if it agrees with the general kernel on random integers in arrays like those of the call.
+    Sums of integers are exact in every order, so all bits must be equal.
 
     Parameters
     ----------
     operator : str
-        The name of the function that is called: "conv", "conv_transpose", "max_pool", the name of a gradient as
-        "conv_input_grad", or "max_unpool".
+        The name of the public function: "conv", "conv_transpose", "max_pool", a gradient such as "conv_input_grad", or
+        "max_unpool".
     *arguments
-        As the call has them, in order or by name: ``tune("conv", x, w, b)``,
-        ``tune("conv_weight_grad", x, dy, w.shape)``. Arrays are CuPy arrays, and only their layout matters. Indices
-        are not checked, whatever ``check_indices`` says.
+        The call's arguments, by position or by name: ``tune("conv", x, w, b)``,
+        ``tune("conv_weight_grad", x, dy, w.shape)``. Arrays are CuPy arrays, whose values do not matter. Indices are
+        not checked, whatever ``check_indices`` says.
     layout, precision, invariant, return_indices, **keywords
-        As the call has them, without ``out``. The choice for a call with a residual or an activation also holds for
-        the call without, and the other way round.
+        As in the call, without ``out``. Calls with and without a residual or an activation share their choices.
 
     Returns
     -------
     dict of str to float
-        Seconds on the device by kernel, or by order of sums with ``invariant``, the fastest first: the median of some
-        calls that each find other data in the L2 cache. They include all launches of the call, such as packing
-        weights. Infinite if a kernel's workspace does not fit. One entry if there is one kernel, none if the result
-        has no elements.
+        Seconds on the device by kernel name (by order of summation with ``invariant``), fastest first: the median of
+        several calls, with other data in the L2 cache before each. A time includes all launches of the call, such as
+        packing weights. It is infinite if a kernel's workspace does not fit. The dict has one entry if there is only
+        one kernel, and none if the result has no elements.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError, DeviceError, CompileError
-        As the call itself; also an unknown operator, arrays that are not on a CUDA device, and a stream that captures
-        a graph.
+        As the call itself; also an unknown operator, arrays that are not on a CUDA device, or a stream that captures a
+        CUDA graph.
 
     Warns
     -----
     RuntimeWarning
-        A kernel makes other bits of whole numbers than the general kernel, and is left out. There is no memory to
-        compare them. The file cannot be written: the choice holds in this process only.
+        A kernel is excluded, because its results for integers differ from the general kernel's. Or memory does not
+        suffice for that comparison. Or the file cannot be written, so that the choice holds in this process only.
     """
     from gpuconv.cuda.plan import offers
 
@@ -86,7 +85,7 @@ def tune(
     options = {"precision": precision is not None, "invariant": invariant is not None, "return_indices": return_indices}
     given = _by_name(operator, parameters, arguments, keywords)
     if "indices" in OPERATORS[operator].inputs:
-        given.pop("check_indices", None)  # another launch, before what there is to choose
+        given.pop("check_indices", None)  # a separate launch: not part of the choice
     activation = activations.parse(operator, given.pop("activation", None)) if "activation" in parameters else None
     others = {name for name, is_there in options.items() if is_there and name not in parameters}
     arrays = {*OPERATORS[operator].inputs, *({"residual"} & set(parameters))}
@@ -107,7 +106,7 @@ def tune(
         if plan.launches:
             call = partial(prepared.run, outs=outs)
             seconds = _seconds(partial(call, inputs))
-            if seconds <= measured.get(plan.kernel, seconds):  # of several that add in one order, the quickest counts
+            if seconds <= measured.get(plan.kernel, seconds):  # several kernels of one order: keep the fastest
                 calls[plan.kernel], measured[plan.kernel] = call, seconds
     fitting = {name: call for name, call in calls.items() if measured[name] < float("inf")}
     wrong = _trial.wrong(
@@ -120,7 +119,7 @@ def tune(
 
 
 def _function(operator: str) -> Callable[..., Any]:
-    """Return the public function of this name."""
+    """Return the public function that computes an operator."""
     modules = (_conv, _gradients, _pooling)
     function: Callable[..., Any] = next(getattr(module, operator) for module in modules if hasattr(module, operator))
     return function
@@ -129,7 +128,7 @@ def _function(operator: str) -> Callable[..., Any]:
 def _by_name(
     operator: str, parameters: _Parameters, arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return a call's arguments by name; None at the end of those that have none stands for nothing."""
+    """Return a call's arguments by name; trailing positional arguments that are None are dropped."""
     names = [name for name, parameter in parameters.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
     count = max((place for place, value in enumerate(arguments, 1) if value is not None), default=0)
     if count > len(names):
@@ -142,7 +141,7 @@ def _by_name(
 
 
 def _inputs(operator: str, parameters: _Parameters, given: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the arrays in the operator's order, without an optional one that is not there."""
+    """Return the arrays in the operator's order, without optional ones that were not passed."""
     names = [*OPERATORS[operator].inputs, *({"residual"} & set(parameters))]
     arrays = {name: given.get(name) for name in names}
     library, arrays = _arrays.resolve_all(
@@ -154,7 +153,7 @@ def _inputs(operator: str, parameters: _Parameters, given: dict[str, Any]) -> tu
 
 
 def _values(operator: str, parameters: _Parameters, given: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the attributes in the backend's order, with the function's defaults; None where there must be one."""
+    """Return the attributes in the backend's order, with the function's defaults; None if a required one is missing."""
     defaults = {name: None if _is_required(parameter) else parameter.default for name, parameter in parameters.items()}
     return tuple({**defaults, **given}[name] for name in OPERATORS[operator].attributes)
 

@@ -134,7 +134,8 @@ def test_pictures_are_as_drawn() -> None:
     drawn = {f"{picture.__name__}.svg": drawing["svg"](picture) for picture in drawing["PICTURES"]}
     kept = {path.name: path.read_text(encoding="utf-8") for path in PICTURES.glob("*.svg")}
     assert kept == drawn, "draw them anew: python docs/pictures/draw.py"
-    pages = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("kernels.md", "judge.md"))
+    names = ("architecture.md", "kernels.md", "judge.md")
+    pages = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in names)
     shown = re.findall(r"\(pictures/(\w+\.svg)\)", pages)
     assert sorted(shown) == sorted(drawn)
 
@@ -210,6 +211,36 @@ def test_paths_that_contributors_are_sent_to_exist() -> None:
     for name in families:
         source = (ROOT / "gpuconv" / "cuda" / name / "families.py").read_text(encoding="utf-8")
         assert "\nFAMILIES: tuple[Family, ...] = (" in source
+
+
+def test_the_page_on_architecture_names_what_is_there() -> None:
+    """Every path exists, and every other name is defined in a file that its paragraph or item names."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    spans = [re.findall(r"`([^`]+)`", block) for block in re.split(r"\n(?=\n|\d\. |- |\|)", page)]
+    picture = re.findall(r"(?<=>)[^<>]+(?=</text>)", (PICTURES / "architecture.svg").read_text(encoding="utf-8"))
+    paths = {word for words in picture for word in words.split(" · ") if re.match(r"(gpuconv|kernels_cu)\b", word)}
+    paths |= {span for block in spans for span in block if "/" in span or span.endswith(".md")}
+    assert len(paths) > 35
+    assert not [path for path in sorted(paths) if not (ROOT / path).exists()]
+    names = 0
+    for block in spans:
+        files = [ROOT / span for span in block if span.endswith(".py")]
+        code = "\n".join(path.read_text(encoding="utf-8") for path in files)
+        for name in block:
+            if name.isidentifier():
+                assert re.search(rf"^(?:(?:def|class) {name}\b|{name}\b.* = )", code, re.MULTILINE), name
+                names += 1
+    assert names >= 8
+
+
+def test_the_page_on_architecture_has_every_room() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("\n## Rooms\n")[2].partition("\n## ")[0]
+    package = ROOT / "gpuconv"
+    rooms = [path.parent for folder in (package, package / "cuda") for path in folder.glob("*/__init__.py")]
+    named = [f"`{room.relative_to(ROOT)}/`" for room in rooms if room.name != "cuda"]
+    assert len(named) >= 14
+    assert not [room for room in named if room not in table]
 
 
 def test_the_citation_has_the_package_s_name_version_and_license() -> None:

@@ -311,7 +311,50 @@ def judge() -> Picture:
     return left + across * len(records) + 45, top + down * len(rules) + 60, shapes()
 
 
+def architecture() -> Picture:
+    """From a call to its result: which folder of the repository does which step."""
+
+    def shapes() -> Iterator[str]:
+        yield from box(20, 16, 840, 36, "gpuconv/cli · gpuconv/compat · gpuconv/dask · gpuconv/onnx")
+        yield line(115, 54, 115, 84)
+        yield text(128, 74, "call the public functions", 12, "start", GRAY)
+        yield from box(20, 88, 190, 72, "public function", "chooses the backend", "gpuconv/_conv.py")
+        yield from box(260, 88, 180, 72, "geometry", "validated integers", "gpuconv/rules")
+        yield from box(660, 88, 200, 72, "result, computed", "with NumPy and BLAS", "gpuconv/cpu", fill="#dcebdc")
+        yield line(212, 124, 256, 124)
+        yield line(442, 124, 656, 124)
+        yield text(550, 116, "NumPy arrays", 12)
+        yield line(350, 162, 350, 226)
+        yield text(362, 184, "CuPy arrays", 12, "start")
+
+        yield rect(240, 196, 634, 210, "none", GRAY, "6 4")
+        yield text(864, 214, "once for each shape, dtype, layout and device", 12, "end", GRAY)
+        yield from box(260, 230, 180, 72, "planner", "dispatches by operator", "gpuconv/cuda/planning.py")
+        yield from box(470, 230, 180, 72, "kernel families offer", "candidates, or refuse", "gpuconv/cuda/conv")
+        words = "the fastest candidate", "becomes the plan", "gpuconv/cuda/plan"
+        yield from box(680, 230, 180, 72, *words, fill="#f6e7c8")
+        words = "NVRTC compiles its kernels,", "unless they are in the cache", "kernels_cu · gpuconv/cuda/build"
+        yield from box(470, 322, 390, 72, *words)
+        yield from box(260, 322, 180, 72, "prepared call", "cached in a dictionary", "gpuconv/cuda/call")
+        yield line(442, 266, 466, 266)
+        yield line(652, 266, 676, 266)
+        yield line(770, 304, 770, 318)
+        yield line(468, 358, 444, 358)
+
+        yield from box(260, 430, 180, 54, "launches", "addresses filled in", fill="#dcebdc")
+        yield line(350, 396, 350, 426)
+        yield from box(660, 430, 200, 54, "result", "on the current stream", fill="#dcebdc")
+        yield line(442, 457, 656, 457)
+        yield line(115, 162, 115, 457, GRAY, arrow=False)
+        yield line(115, 457, 256, 457, GRAY)
+        yield text(128, 440, "a call like", 12, "start", GRAY)
+        yield text(128, 476, "an earlier one", 12, "start", GRAY)
+
+    return 880, 500, shapes()
+
+
 PICTURES: tuple[Callable[[], Picture], ...] = (
+    architecture,
     implicit_gemm,
     pipeline,
     phases,

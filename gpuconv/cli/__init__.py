@@ -1,1 +1,1 @@
-"""The command ``gpuconv``."""
+"""The command line ``gpuconv``: one module per command; ``main`` parses arguments and dispatches."""

@@ -1,4 +1,4 @@
-"""``gpuconv explain`` and ``gpuconv tune``: a call that is given by the shapes of its arrays."""
+"""The commands ``gpuconv explain`` and ``gpuconv tune``, for a call that is described by the shapes of its arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuconv.cli.terminal import CommandError, as_json, table, whole
 from gpuconv.cuda.call import device
 from gpuconv.rules.operators import OPERATORS
 
-_WORDS = ("auto_pad", "indices_in")  # attributes that are no numbers
+_WORDS = ("auto_pad", "indices_in")  # attributes whose values are words, not numbers
 _SWITCHES = {
     "bias": "the call has a b",
     "residual": "the call has a residual",
@@ -23,13 +23,13 @@ _SWITCHES = {
 
 
 def add(commands: Any) -> None:
-    """Add both commands to the parser's."""
-    about = "Print what a call on CUDA arrays would launch, and why; no device is needed."
-    parser = commands.add_parser("explain", help="what a call launches on a GPU, and why", description=about)
+    """Add the commands ``explain`` and ``tune`` to the subparsers."""
+    about = "Print the kernels that a call on CUDA arrays launches, and why they are chosen; needs no device."
+    parser = commands.add_parser("explain", help="print what a call launches on a GPU, and why", description=about)
     parser.add_argument("--arch", default="sm_90", metavar="NAME", help="architecture of the GPU (default: sm_90)")
     parser.set_defaults(command=_explain_call)
     _add_call(parser)
-    about = "Measure every kernel that can make a call; calls like it take the quickest one from then on."
+    about = "Measure every kernel that can compute a call, and store the fastest one for later calls like it."
     parser = commands.add_parser("tune", help="measure the kernels of a call on this GPU", description=about)
     parser.set_defaults(command=_tune_call)
     _add_call(parser)
@@ -37,18 +37,18 @@ def add(commands: Any) -> None:
 
 def _add_call(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("operator", metavar="OPERATOR", help=f"one of {', '.join(OPERATORS)}")
-    parser.add_argument("x", metavar="X", type=extents, help="shape of x, as 8,64,56,56; of a gradient's forward call")
-    parser.add_argument("w", metavar="W", type=extents, nargs="?", help="shape of w, of what has weights")
-    parser.add_argument("--dtype", default="float32", metavar="NAME", help="of the arrays (default: float32)")
-    parser.add_argument("--layout", default="NCHW", metavar="NAME", help="NCHW or NHWC (default: NCHW)")
-    parser.add_argument("--precision", metavar="NAME", help="of products: ieee, tf32 or 3xtf32")
-    parser.add_argument("--invariant", metavar="NAME", help="batch: bits do not depend on other images")
-    parser.add_argument("--activation", metavar="NAME", help="as relu")
+    parser.add_argument("x", metavar="X", type=extents, help="shape of x, such as 8,64,56,56 (the forward call's)")
+    parser.add_argument("w", metavar="W", type=extents, nargs="?", help="shape of w, for operators with weights")
+    parser.add_argument("--dtype", default="float32", metavar="NAME", help="dtype of the arrays (default: float32)")
+    parser.add_argument("--layout", default="NCHW", metavar="NAME", help="layout of x: NCHW or NHWC (default: NCHW)")
+    parser.add_argument("--precision", metavar="NAME", help="precision of float32 products: ieee, tf32 or 3xtf32")
+    parser.add_argument("--invariant", metavar="NAME", help="batch: an image's bits do not depend on the batch")
+    parser.add_argument("--activation", metavar="NAME", help="activation, such as relu")
     for name, text in _SWITCHES.items():
         parser.add_argument(_option(name), action="store_true", help=text)
-    attributes = parser.add_argument_group("attributes", "as ONNX names them: --pads 1,1,1,1 --strides 2,2")
+    attributes = parser.add_argument_group("attributes", "ONNX's attributes, such as --pads 1,1,1,1 --strides 2,2")
     for name in sorted({name for operator in OPERATORS.values() for name in operator.attributes}):
-        if name not in ("x_shape", "w_shape"):  # which the arrays have
+        if name not in ("x_shape", "w_shape"):  # given by the arguments X and W
             attributes.add_argument(_option(name), type=str if name in _WORDS else numbers, metavar="…")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -58,24 +58,24 @@ def _option(name: str) -> str:
 
 
 def extents(text: str) -> tuple[int, ...]:
-    """Read a shape: whole numbers with commas between them."""
+    """Parse a shape: integers separated by commas."""
     try:
         return tuple(whole(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no shape, as 8,64,56,56") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 8,64,56,56") from None
 
 
 def numbers(text: str) -> int | list[int]:
-    """Read an attribute: one whole number, or several with commas between them."""
+    """Parse an attribute: one integer, or several separated by commas."""
     try:
         values = [whole(part) for part in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number, nor several as 1,1") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer, or integers such as 1,1") from None
     return values if "," in text else values[0]
 
 
 def _keywords(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what the command line gives of a call's keywords."""
+    """Return the call's keyword arguments that the command line gives."""
     given = vars(arguments)
     names = {name for operator in OPERATORS.values() for name in operator.attributes} - {"x_shape", "w_shape"}
     names |= {"dtype", "layout", "precision", "invariant", "activation", *_SWITCHES}
@@ -90,7 +90,7 @@ def _explain_call(arguments: argparse.Namespace) -> int:
 
 
 def _facts(plan: Any, lines: list[str]) -> dict[str, Any]:
-    """Return a plan as JSON has it: the lines for people too."""
+    """Return a plan for JSON output; "text" has the lines of the plain output."""
     launches = [
         {
             "kernel": launch.variant.name,
@@ -126,10 +126,10 @@ _OPTIONAL = (("bias", False), ("residual", False))
 
 
 def _drawn(shapes: Mapping[str, tuple[int, ...]], dtype: str) -> dict[str, Any]:
-    """Return random arrays, but Indices of zeros, by name."""
+    """Return arrays of random small integers by name; Indices are zeros."""
     generator = np.random.default_rng(0)
     if dtype == "bfloat16":
-        import ml_dtypes  # which gives NumPy this name
+        import ml_dtypes  # registers the dtype with NumPy
     kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     return {
         name: np.zeros(shape, np.int64) if name == "indices" else generator.integers(0, 3, shape).astype(kind)

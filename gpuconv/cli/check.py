@@ -1,4 +1,4 @@
-"""``gpuconv check``: the named cases and ONNX's own tests, on every backend that is present."""
+"""The command ``gpuconv check``: runs the named cases and ONNX's own tests on every available backend."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _FAILURES_SHOWN = 20
 
 
 class Skip(Exception):
-    """A check cannot be made here; the message says why."""
+    """A check cannot run on this machine; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to compare: ``run`` returns the worst error in units of its bound (0 where exact)."""
+    """One comparison: ``run`` returns the largest error in units of its bound (0 if exact), or raises."""
 
     group: str
     name: str
@@ -39,7 +39,7 @@ class Check:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of one group's checks on one backend."""
+    """The outcomes of one group's checks on one backend."""
 
     passed: int = 0
     failed: int = 0
@@ -47,7 +47,7 @@ class Tally:
     worst: float = 0.0
 
     def row(self, group: str, backend: str) -> list[str]:
-        """Return the table's cells."""
+        """Return the cells of this group's row in the table."""
         counts = [self.passed + self.failed + self.skipped, self.passed, self.failed, self.skipped]
         worst = "exact" if self.worst == 0 else f"{self.worst:.2g} of bound"
         return [group, backend, *map(str, counts), worst if self.passed else "-"]
@@ -55,14 +55,14 @@ class Tally:
 
 @dataclass(slots=True)
 class Report:
-    """All tallies, failures and reasons of one run."""
+    """All outcomes of one run: tallies by (group, backend), messages of failures, and reasons for skips."""
 
     tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     skips: Counter[str] = field(default_factory=Counter)
 
     def count(self, check: Check) -> None:
-        """Make one check and note what came of it; whatever it raises is its failure."""
+        """Run one check and record its outcome; any exception except Skip is a failure."""
         tally = self.tallies.setdefault((check.group, check.backend), Tally())
         try:
             tally.worst = max(tally.worst, check.run())
@@ -78,18 +78,18 @@ class Report:
             self.failures.append(f"{check}: raised {type(error).__name__}: {error}")
 
     def total(self, outcome: str) -> int:
-        """Return how many checks have this outcome, over all groups and backends."""
+        """Return how many checks have an outcome ("passed", "failed" or "skipped"), over all groups and backends."""
         return sum(getattr(tally, outcome) for tally in self.tallies.values())
 
 
 def cuda_missing() -> str | None:
-    """Return why the CUDA backend cannot compute here, or None where it can."""
+    """Return why the CUDA backend is not available, or None if it is."""
     reason = cuda.runtime.unavailable_reason()
     return None if reason is None else f"no CUDA device was found ({reason})"
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Make the checks that ``--backend`` and ``--filter`` leave, print the table, return 0 if none failed."""
+    """Run the checks selected by ``--backend`` and ``--filter``, and print the table; return 0 if all pass, or 1."""
     backends, notes = _backends(arguments.backend)
     report = Report()
     with Progress() as progress:
@@ -159,7 +159,7 @@ def _compare_case(case: cases.Case, dtype: str, backend: str) -> float:
 
 
 def _facts(report: Report, notes: Iterable[str]) -> dict[str, Any]:
-    """Return what is printed, as JSON has it; all failures."""
+    """Return the report for JSON output, with all failures."""
     groups = [
         {"group": group, "backend": backend, **asdict(tally)} for (group, backend), tally in report.tallies.items()
     ]

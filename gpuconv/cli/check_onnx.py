@@ -1,4 +1,4 @@
-"""ONNX's own tests of the three operators: the node tests and the models exported from PyTorch."""
+"""ONNX's own tests of Conv, ConvTranspose and MaxPool: node tests, and models exported from PyTorch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GROUPS = {
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One test of ONNX's: a model of one node, its inputs and the outputs it must have."""
+    """One of ONNX's tests: a model of one node, its inputs and its expected outputs."""
 
     group: str
     name: str
@@ -38,20 +38,20 @@ class Model:
 
 
 def models() -> tuple[list[Model], list[str]]:
-    """Return the tests of the three operators, and a line for each kind that the onnx package lacks."""
+    """Return the tests of the three operators, and one line per kind of tests that the onnx package lacks."""
     tests: list[Model] = []
     missing = []
     for kind, group in _GROUPS.items():
         try:
             tests += _read(kind, group)
-        except (OSError, ValueError) as error:  # some distributions leave the test data out
+        except (OSError, ValueError) as error:  # some distributions of onnx omit the test data
             missing.append(f"{group}: the onnx package does not have them ({error})")
     return sorted(tests, key=lambda model: (model.group, model.name)), missing
 
 
 def _read(kind: str, group: str) -> Iterator[Model]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the other operators' tests, which come along
+        warnings.simplefilter("ignore")  # from tests of other operators, which are loaded too
         tests = loader.load_model_tests(kind=kind)
     for test in tests:
         model = test.model or onnx.load(Path(str(test.model_dir)) / "model.onnx")
@@ -73,7 +73,7 @@ def _tensors(folder: Path, kind: str) -> list[Any]:
 
 
 def compare(test: Model, backend: str) -> float:
-    """Return the worst error of a test's outputs in units of its bound; raise Mismatch above 1."""
+    """Return the largest error of a test's outputs in units of its bound; raise Mismatch if it exceeds 1."""
     got = _run(test.model, test.inputs, backend)
     if test.model.graph.node[0].op_type == "MaxPool":
         for number, (actual, expected) in enumerate(zip(got, test.outputs, strict=True)):
@@ -82,7 +82,7 @@ def compare(test: Model, backend: str) -> float:
     bound = _bound(test)
     worst = _within("y", got[0], test.outputs[0], bound)
     if backend != "cpu":
-        worst = max(worst, _within("y (beside the cpu's)", got[0], _run(test.model, test.inputs, "cpu")[0], bound))
+        worst = max(worst, _within("y (against the cpu's)", got[0], _run(test.model, test.inputs, "cpu")[0], bound))
     return worst
 
 
@@ -91,10 +91,10 @@ def _run(model: Any, inputs: Sequence[Any], backend: str) -> Sequence[Any]:
 
 
 def _bound(test: Model) -> Any:
-    """Bound the distance of two float32 results: each may be (K + 1) u S off the exact one.
+    """Bound the difference of two float32 results, each within (K + 1) u S of the exact one.
 
-    K is the number of terms of a sum and S the sum of their magnitudes, which the operator itself computes from
-    the magnitudes of inputs and weights.
+    K is the number of terms of a sum, and S the sum of their magnitudes. S is computed by the operator itself, from the
+    magnitudes of inputs and weights.
     """
     magnitudes = onnx.ModelProto()
     magnitudes.CopyFrom(test.model)
@@ -106,7 +106,7 @@ def _bound(test: Model) -> Any:
 
 
 def _terms(test: Model) -> int:
-    """Count the products of one output, C/group times the taps; in W, they are all axes but the one of M."""
+    """Return the number of products per output: C/group times the taps."""
     graph = test.model.graph
     node = graph.node[0]
     weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}

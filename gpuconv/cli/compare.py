@@ -1,4 +1,4 @@
-"""Whether an array is what it must be, and where it is most wrong."""
+"""Comparison of a result with the expected array; a mismatch names the worst element."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 
 class Mismatch(Exception):
-    """A result is not what it must be; the message names the worst element."""
+    """A result differs from the expected array; the message names the worst element."""
 
 
 def exactly(what: str, got: Any, expected: Any, bits: bool = False) -> None:
-    """Raise Mismatch unless two arrays agree: with ``bits`` in every bit, else every NaN equals every NaN."""
+    """Raise Mismatch unless two arrays are equal: bit for bit with ``bits``, else by value, with NaN equal to NaN."""
     same_kind(what, got, expected)
     if bits:
         unsigned = f"u{got.dtype.itemsize}"
@@ -26,7 +26,7 @@ def exactly(what: str, got: Any, expected: Any, bits: bool = False) -> None:
 
 
 def same_kind(what: str, got: Any, expected: Any) -> None:
-    """Raise Mismatch unless two arrays have one shape and one dtype."""
+    """Raise Mismatch unless two arrays have the same shape and dtype."""
     if (got.shape, got.dtype) != (expected.shape, expected.dtype):
         raise Mismatch(f"{what} is {got.dtype} {got.shape}, expected {expected.dtype} {expected.shape}")
 

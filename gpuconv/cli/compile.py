@@ -1,4 +1,4 @@
-"""``gpuconv compile``: every kernel for the architectures asked for, ahead of time and without a device."""
+"""The command ``gpuconv compile``: compiles kernels ahead of time for given architectures, without a device."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gpuconv.cuda.call import device
 
 _EVERYWHERE = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 _FAILURES_SHOWN = 20
-_SECONDS = 1.5  # of one core, for a kernel, in the mean over all; on 2 cores of a server
+_SECONDS = 1.5  # mean core seconds to compile a kernel, measured on 2 cores of a server
 
 
 @dataclass(slots=True)
 class ArchitectureTally:
-    """What became of all variants for one architecture."""
+    """The outcomes of compiling all variants for one architecture."""
 
     architecture: str
     built: int = 0
@@ -38,7 +38,7 @@ class ArchitectureTally:
     failures: list[str] = field(default_factory=list)
 
     def count(self, built: compiler.Built) -> None:
-        """Note a variant that compiled."""
+        """Record a variant that compiled or was cached, and its register spills."""
         if built.seconds is None:
             self.present += 1
         else:
@@ -49,17 +49,17 @@ class ArchitectureTally:
         self.spilled_bytes += spilled
 
     def row(self) -> list[str]:
-        """Return the table's cells."""
+        """Return the cells of this architecture's row in the table."""
         counts = [self.built + self.present + len(self.failures), self.built, self.present, len(self.failures)]
         spills = f"{self.spilling} ({self.spilled_bytes} bytes)" if self.spilling else "0"
         return [self.architecture, *map(str, counts), f"{self.seconds:.1f}", spills]
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Build what ``--arch`` and ``--filter`` leave, print the table, return 0 if everything compiled."""
+    """Compile the kernels that ``--arch`` and ``--filter`` select, and print the table; return 1 if one fails."""
     folder, for_others = _folder(arguments.output_dir), bool(arguments.output_dir)
     packed = _pack_path(arguments.pack)
-    nvrtc.version()  # whoever lacks the compiler hears it now
+    nvrtc.version()  # raises at once if there is no compiler
     architectures = _architectures(arguments.arch)
     variants = _variants(arguments.filter)
     jobs = arguments.jobs or _threads.count()
@@ -75,7 +75,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _work(count: int, architectures: Sequence[str], jobs: int) -> str:
-    """Say beforehand how much there is to do."""
+    """Return the line that announces the number of kernels and the longest time to expect."""
     longest = _duration(count * _SECONDS / jobs)
     return f"{count} kernels for {', '.join(architectures)}, {jobs} at a time: at most about {longest} if all are new"
 
@@ -87,7 +87,7 @@ def _duration(seconds: float) -> str:
 def _folder(wanted: str | None) -> Path:
     folder = Path(wanted).absolute() if wanted else cache.folder()
     if folder is None:
-        raise CommandError("compile: there is no folder for caches here; give one by --output-dir or GPUCONV_CACHE_DIR")
+        raise CommandError("compile: there is no cache folder; name one with --output-dir or GPUCONV_CACHE_DIR")
     reason = cache.distrust(folder)
     if reason is not None:
         raise CommandError(f"compile: {reason}; --output-dir names another folder")
@@ -95,7 +95,7 @@ def _folder(wanted: str | None) -> Path:
 
 
 def _pack_path(wanted: str | None) -> Path | None:
-    """Return where packed kernels are to go, while there is time to say that nothing can be written there."""
+    """Return the path for packed kernels; raise CommandError early if it cannot be written."""
     if not wanted:
         return None
     path = Path(wanted).absolute()
@@ -111,7 +111,7 @@ def _pack_path(wanted: str | None) -> Path | None:
 
 
 def _variants(wanted: str) -> list[Variant]:
-    from gpuconv.cuda.variants import all_variants  # not before it is needed: the plans of every problem
+    from gpuconv.cuda.variants import all_variants  # imported late: loads the planners of all operators
 
     variants = [variant for variant in all_variants() if wanted in variant.name]
     if not variants:
@@ -120,7 +120,7 @@ def _variants(wanted: str) -> list[Variant]:
 
 
 def _for(architecture: str, variants: list[Variant]) -> list[Variant]:
-    """Return those that compile for an architecture; where launches may overlap, the forms that do besides."""
+    """Return the variants that compile for an architecture; if launches may overlap, also their chained forms."""
     found = [variant for variant in variants if variant.compiles_for(architecture)]
     forms = [variant.chained_on(architecture) for variant in found] if chained_launches() else []
     return list(dict.fromkeys([*found, *forms]))
@@ -144,7 +144,7 @@ def _build_all(
         running = {pool.submit(build, variant): variant for variant in variants}
         failed: dict[str, str] = {}
         for number, future in enumerate(as_completed(running), 1):
-            name = running.pop(future).name  # nothing holds what was compiled any longer
+            name = running.pop(future).name  # drop the result, so that its memory is freed
             left = (time.perf_counter() - start) / number * (len(variants) - number)
             progress.show(f"{architecture} {number}/{len(variants)}, about {_duration(left)} left: {name}")
             try:
@@ -156,14 +156,14 @@ def _build_all(
                     f"compile: kernels cannot be written to {folder} ({error}); --output-dir names another folder"
                 ) from error
         tally.failures += [failed[variant.name] for variant in variants if variant.name in failed]
-    finally:  # after an error, or Ctrl-C, what has not begun does not begin
+    finally:  # after an error or Ctrl-C, do not start the remaining ones
         pool.shutdown(cancel_futures=True)
     tally.seconds = time.perf_counter() - start
     return tally
 
 
 def _pack(path: Path, chosen: list[tuple[Variant, str]], folder: Path, jobs: int) -> None:
-    """Write kernels that are in the folder into one file, those that are alike next to each other."""
+    """Write kernels from the folder to one file, with similar ones adjacent, as they compress better together."""
     chosen = sorted(chosen, key=lambda pair: (pair[0].source, pair[0].name, pair[1]))
     chunks = [chosen[start : start + pack.TOGETHER] for start in range(0, len(chosen), pack.TOGETHER)]
     with ThreadPoolExecutor(jobs) as pool:

@@ -1,4 +1,4 @@
-"""The inputs of a model for ``gpuconv run``: from .npy files, and random where none is given."""
+"""Inputs for ``gpuconv run``: read from .npy files, or random."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAGIC = b"\x93NUMPY"
 
 
 def pairs(texts: Sequence[str]) -> dict[str, str]:
-    """Split every NAME=FILE of the command line; raise CommandError for what is not one, or comes twice."""
+    """Parse the values of ``--input``, NAME=FILE; raise CommandError if one is malformed or repeated."""
     files: dict[str, str] = {}
     for text in texts:
         name, _, file = text.partition("=")
@@ -31,13 +31,13 @@ def pairs(texts: Sequence[str]) -> dict[str, str]:
 
 
 def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Split every NAME=SHAPE of the command line; raise CommandError for what is not one, or comes twice."""
+    """Parse the values of ``--shape``, NAME=EXTENTS; raise CommandError if one is malformed or repeated."""
     extents: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, _, shape = text.rpartition("=")
         parts = shape.split(",") if shape else []
         if not name or not all(part.isascii() and part.isdigit() for part in parts):
-            raise CommandError(f"--shape {text}: must be NAME=EXTENTS, as x=1,3,320,320")
+            raise CommandError(f"--shape {text}: must be NAME=EXTENTS, such as x=1,3,320,320")
         if name in extents:
             raise CommandError(f"--shape {name}: given twice")
         extents[name] = tuple(map(int, parts))
@@ -50,24 +50,24 @@ def make(
     seed: int,
     given: Mapping[str, tuple[int, ...]] | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return an array for every input that needs one, by name, and a line about each.
+    """Return an array for every input that the model requires, by name, and a line of text about each.
 
     Parameters
     ----------
     declared : sequence of gpuconv.onnx.inputs.Input
     files : mapping of input name to path of a .npy file
-        Inputs without a file get random values: normal for floats, 0 or 1 for integers and booleans. Extents without
-        a number are those that a file has under the same name, or 1.
+        Inputs without a file get random values: normal for floats, 0 or 1 for integers and booleans. A symbolic extent
+        is taken from a file's array if that has the same symbol, else it is 1.
     seed : int
-        Equal seeds give equal values to each input, whatever the others are.
+        The same seed gives each input the same values, independent of the other inputs.
     given : mapping of input name to shape, optional
-        Of inputs that get random values.
+        Shapes of random inputs.
 
     Raises
     ------
     CommandError
-        An unknown name, a file that is missing or no .npy, a shape that the model does not declare, an input that
-        cannot be made up.
+        An unknown name, a missing file or one that is not .npy, a shape that contradicts the model's declaration, or an
+        input for which there are no random values.
     """
     specs, given = {spec.name: spec for spec in declared}, given or {}
     _check_names(specs, files, "--input")
@@ -95,11 +95,11 @@ def make(
 
 
 def hint(lines: Sequence[str]) -> str:
-    """Return what to do where a model fails on an extent that was made up; nothing where none was."""
+    """Return advice for a model that failed: which extents were guessed, and how to pass them. Empty if none were."""
     guessed = [line.partition(":")[0].removeprefix("input ") for line in lines if _GUESS in line]
     if not guessed:
         return ""
-    return f"; extents that the model leaves open were taken as {_UNKNOWN_EXTENT}: give them by --shape {guessed[0]}=…"
+    return f"; extents that the model does not declare were taken as {_UNKNOWN_EXTENT}: pass --shape {guessed[0]}=…"
 
 
 def _check_names(specs: Mapping[str, Any], given: Iterable[str], option: str) -> None:
@@ -110,7 +110,7 @@ def _check_names(specs: Mapping[str, Any], given: Iterable[str], option: str) ->
 
 
 def _check_shape(spec: Any, shape: tuple[int, ...], has_file: bool) -> None:
-    """Raise CommandError where an input cannot have a shape."""
+    """Raise CommandError if the model does not allow this shape for an input, or a file gives its shape."""
     text = f"--shape {spec.name}={','.join(map(str, shape))}"
     if has_file:
         raise CommandError(f"{text}: --input gives its values, and so its shape")
@@ -138,20 +138,18 @@ def _read(spec: Any, file: str) -> Any:
         raise CommandError(f"{what}: {error.strerror or error}") from None
     except (CommandError, MemoryError):
         raise
-    except Exception as error:  # truncated, pickled, or with a header that is damaged: NumPy raises whatever it likes
+    except Exception as error:  # truncated, pickled or damaged: NumPy raises various exceptions
         raise CommandError(f"{what}: {str(error) or type(error).__name__}") from None
     if array.dtype.kind == "V" and spec.dtype and array.dtype.itemsize == np.dtype(spec.dtype).itemsize:
-        return array.view(spec.dtype)  # the format has no name for bfloat16 and its like, and says "two bytes"
+        return array.view(spec.dtype)  # .npy stores bfloat16 and similar dtypes as raw bytes
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _random(spec: Any, extents: Mapping[str, int], generator: np.random.Generator) -> Any:
     if spec.shape is None or not spec.dtype:
-        raise CommandError(f"the input {spec} is not a tensor, which only Python can give (gpuconv.onnx.backend)")
+        raise CommandError(f"the input {spec} is not a tensor; run the model from Python (gpuconv.onnx.prepare)")
     if spec.dtype == "object":
-        raise CommandError(
-            f"no random values can be made for the input {spec}; give it with --input {spec.name}=FILE.npy"
-        )
+        raise CommandError(f"no random values can be made for the input {spec}; pass --input {spec.name}=FILE.npy")
     try:
         return _drawn(spec, extents, generator)
     except (ValueError, OverflowError) as error:

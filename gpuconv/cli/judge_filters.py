@@ -1,4 +1,4 @@
-"""Which tests of the suite ``gpuconv suite`` and ``gpuconv judge`` take: ``--operator``, ``--opset`` and so on."""
+"""Options that select tests of the suite, for ``gpuconv suite`` and ``gpuconv judge``: ``--operator``, ``--opset`` …"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HELP = {
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the filters to a command's parser."""
+    """Add the filter options to a command's parser."""
     parser.add_argument("--filter", default="", metavar="TEXT", help="only tests whose name contains TEXT")
     for name, (metavar, text) in _HELP.items():
         parser.add_argument(f"--{name}", action="append", default=[], metavar=metavar, help=f"{text}; can be repeated")
@@ -30,18 +30,18 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Filters:
-    """What is asked for: part of a test's name, and for some labels the words of which one must match."""
+    """The filters of a command line: a part of the test's name, and per label the words of which one must match."""
 
     name: str
     words: Mapping[str, Sequence[str]]
 
     @property
     def is_empty(self) -> bool:
-        """Whether all tests are asked for."""
+        """Whether no filter is set, so that all tests are selected."""
         return not self.name and not any(self.words.values())
 
     def choose(self, tests: Iterable[Labels], command: str) -> list[str]:
-        """Return the names of the tests that are asked for; raise CommandError if there is none, with what there is."""
+        """Return the names of the selected tests; raise CommandError, with the possible values, if there are none."""
         known = list(tests)
         words = {name: self._resolved(name, sorted({each[name] for each in known}), command) for name in self.words}
         chosen = [
@@ -57,7 +57,7 @@ class Filters:
         return chosen
 
     def _resolved(self, name: str, values: Sequence[Any], command: str) -> list[str]:
-        """Split what is asked for at commas, but not those in names of rules; each word must match something."""
+        """Split the values at commas, except in names of rules; raise CommandError for a word that matches nothing."""
         found = []
         for text in self.words[name]:
             whole = name == "rule" and any(_matches(name, text, value) for value in values)
@@ -70,12 +70,12 @@ class Filters:
 
 
 def of(arguments: argparse.Namespace) -> Filters:
-    """Return what a command line asks for."""
+    """Return the filters of a parsed command line."""
     return Filters(arguments.filter, {name: getattr(arguments, name) for name in _HELP})
 
 
 def labels(problem: Any) -> dict[str, Any]:
-    """Return the labels that the test of a problem will have."""
+    """Return the labels of the test for a problem."""
     from gpuconv.judge import combinations
 
     case = problem.case

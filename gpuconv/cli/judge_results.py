@@ -1,4 +1,4 @@
-"""What ``gpuconv judge`` prints and writes: the table, expected failures, JUnit's XML, and the exit code."""
+"""Results of ``gpuconv judge``: the table, the file of expected failures, JUnit XML, and the exit code."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ Failures = dict[str, str]  # verdicts by the names of tests
 
 @dataclass(frozen=True)
 class Comparison:
-    """The failures of a run, beside those that were expected.
+    """The failures of a run, compared with the expected ones.
 
     Attributes
     ----------
     failed : dict
-        All tests that fail, with their verdicts.
+        All failed tests: name to verdict.
     new : dict
-        Those that are not expected, or to have another verdict.
+        Failures that are not expected, or are expected with another verdict.
     fixed : dict
-        Tests that are expected to fail but gave an answer that is right or can be defended.
+        Tests that are expected to fail, but gave a right or a defensible answer.
     """
 
     failed: Failures
@@ -45,7 +45,7 @@ class Comparison:
 
 
 def compared(outcomes: Sequence[Any], expected: Failures, strict: bool) -> Comparison:
-    """Compare what failed with what was expected to; with `strict`, what differs fails, too."""
+    """Compare the failures with the expected ones; with `strict`, the verdict "differs" counts as a failure too."""
     from gpuconv.judge.verdicts import AGREES, DIFFERS, FAILURES
 
     kinds = {outcome.test.folder.name: outcome.verdict.kind for outcome in outcomes}
@@ -60,7 +60,7 @@ def compared(outcomes: Sequence[Any], expected: Failures, strict: bool) -> Compa
 
 
 def read_expected(path: Path) -> Failures:
-    """Read a file of expected failures: a JSON object, or a line with a test's name and its verdict for each."""
+    """Read a file of expected failures: a JSON object, or text with one test's name and verdict per line."""
     from gpuconv.judge.verdicts import ALL
 
     try:
@@ -86,7 +86,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 
 
 def write_expected(path: Path, comparison: Comparison, not_run: Failures) -> None:
-    """Write what failed as expected, beside entries of tests that were not run.
+    """Write the failures as expected ones, and keep the entries of tests that were not run.
 
     The file is JSON if its name ends so, else plain text; it is sorted by the names.
     """
@@ -99,7 +99,7 @@ def write_expected(path: Path, comparison: Comparison, not_run: Failures) -> Non
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that others see whole or as it was before."""
+    """Write a file atomically: readers see the old content or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -112,7 +112,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def write_junit(path: Path, version: str, outcomes: Sequence[Any], comparison: Comparison) -> None:
-    """Write one test case for each test: failures and errors as they are new, refusals and known ones as skipped."""
+    """Write JUnit XML with one test case per test; refusals and expected failures count as skipped."""
     cases = [_case(outcome, comparison) for outcome in outcomes]
     counts = Counter(kind for kind, _ in cases)
     numbers = f'tests="{len(cases)}" failures="{counts["failure"]}" errors="{counts["error"]}"'
@@ -123,7 +123,7 @@ def write_junit(path: Path, version: str, outcomes: Sequence[Any], comparison: C
 
 
 def _case(outcome: Any, comparison: Comparison) -> tuple[str, str]:
-    """Return the kind of a test case's result, "" where it passes, and its lines of XML."""
+    """Return the kind of a test case's result ("" if it passes), and its XML."""
     from gpuconv.judge.verdicts import CRASHES, HANGS, REFUSES
 
     facts, verdict, name = outcome.test.facts, outcome.verdict, outcome.test.folder.name
@@ -149,7 +149,7 @@ def _quoted(text: str) -> str:
 
 
 def _xml(text: str) -> str:
-    """Escape characters that XML cannot have at all."""
+    """Escape characters that XML does not allow."""
     return _NOT_XML.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
@@ -157,7 +157,7 @@ def _xml(text: str) -> str:
 
 
 def lines(version: str, outcomes: Sequence[Any], found: Sequence[Any]) -> list[str]:
-    """Return the table by rule, the findings, what was refused, and the counts."""
+    """Return the lines to print: the table by rule, the findings, the refusals and the counts."""
     from gpuconv.judge.findings import report
 
     total = Counter(outcome.verdict.kind for outcome in outcomes)
@@ -180,7 +180,7 @@ def _counts(total: Counter[str]) -> str:
 
 
 def _table(outcomes: Sequence[Any]) -> list[str]:
-    """Return a row for each rule of which anything was answered."""
+    """Return the table, with a row for each rule that has an answer other than a refusal."""
     from gpuconv.judge.findings import report
     from gpuconv.judge.verdicts import ALL, REFUSES
 
@@ -197,7 +197,7 @@ def _table(outcomes: Sequence[Any]) -> list[str]:
 
 
 def _refused(outcomes: Sequence[Any]) -> list[str]:
-    """Return one line about all refusals: how many of each operator, and the most frequent reasons."""
+    """Return one line about all refusals: the number per operator, and the most frequent reasons."""
     from gpuconv.judge.findings import report
     from gpuconv.judge.verdicts import REFUSES
 
@@ -213,7 +213,7 @@ def _refused(outcomes: Sequence[Any]) -> list[str]:
 
 
 def by_status(outcomes: Sequence[Any]) -> dict[str, dict[str, int]]:
-    """Count the tests of each failing verdict by the status of their rules, those of the specification first."""
+    """Count the tests of each failing verdict by the status of their rules, specified rules first."""
     from gpuconv.judge.verdicts import FAILURES
 
     found: dict[str, Counter[str]] = {}
@@ -230,7 +230,7 @@ def _ordered(statuses: Mapping[str, int]) -> list[str]:
 
 
 def _by_status(outcomes: Sequence[Any]) -> list[str]:
-    """Return the counts that an implementation is held to: those against the specification come first."""
+    """Return the lines with the counts of failures by the status of their rules, specified rules first."""
     return [
         printable(f"{kind}: " + ", ".join(f"{count} {status}" for status, count in {"specified": 0, **counts}.items()))
         for kind, counts in by_status(outcomes).items()
@@ -238,7 +238,7 @@ def _by_status(outcomes: Sequence[Any]) -> list[str]:
 
 
 def about_expected(comparison: Comparison, path: Path, updated: bool) -> list[str]:
-    """Return what is new and what is fixed, compared with the file of expected failures."""
+    """Return the lines about new and fixed failures, compared with the file of expected failures."""
     if updated:
         return [f"{path}: {len(comparison.failed)} expected failures of this run"]
     text = [f"new: {printable(name)} {kind}" for name, kind in [*comparison.new.items()][:_SHOWN]]

@@ -1,4 +1,4 @@
-"""The command line, also as ``python -m gpuconv``: info, check, run, explain, tune, compile, suite and judge."""
+"""The command ``gpuconv``: parses arguments; runs info, check, run, explain, tune, compile, suite or judge."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 1 where ``check`` fails, 2 for an error, 130 for Ctrl-C.
+    """Run one command and return its exit code: 0, 1 for failed checks, 2 for an error, 130 for Ctrl-C.
 
     Parameters
     ----------
     argv : sequence of str, optional
-        The words after the program's name; by default those of this process.
+        The arguments after the program's name; by default those of this process.
     """
     _escape_what_stdout_lacks()
     try:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reader, `head` say, has what it wanted
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         _settle_stdout()
         return _BROKEN_PIPE
     except KeyboardInterrupt:
@@ -56,12 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     except MemoryError as error:
         return _fail(f"not enough memory ({error})")
-    except OSError as error:  # a full disk behind stdout, for one
+    except OSError as error:  # such as a full disk that stdout is redirected to
         return _fail(str(error))
 
 
 def _escape_what_stdout_lacks() -> None:
-    """Let stdout escape characters that its encoding has not, as stderr does: names in models are anybody's."""
+    """Make stdout escape characters that its encoding lacks, as stderr does: models contain arbitrary names."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")
@@ -75,7 +75,7 @@ def _fail(message: str, code: int = _FAILED) -> int:
 
 
 def _settle_stdout() -> None:
-    """Write what stdout still holds, or let it go nowhere: Python tries again when it exits, and complains."""
+    """Flush stdout; if that fails, redirect it to /dev/null, so that Python does not report the error again on exit."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -84,7 +84,7 @@ def _settle_stdout() -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, with its errors on one line like all others."""
+    """An argument parser whose errors are one line, like those of the commands."""
 
     def error(self, message: str) -> NoReturn:
         raise CommandError(f"{message} (see {self.prog} --help)")
@@ -94,31 +94,45 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="gpuconv", description=gpuconv.__doc__)
     parser.add_argument("--version", action="version", version=f"gpuconv {gpuconv.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="COMMAND")
+    _add_info(commands)
+    _add_check(commands)
+    _add_run(commands)
+    calls.add(commands)
+    _add_compile(commands)
+    _judge.add(commands, _seed, _positive)
+    return parser
 
-    info = commands.add_parser("info", help="versions, devices and limits", description="Print what gpuconv finds.")
+
+def _add_info(commands: Any) -> None:
+    about = "Print the versions, devices, folders and limits that gpuconv uses, for example for a bug report."
+    info = commands.add_parser("info", help="print versions, devices and limits", description=about)
     info.add_argument("--json", action="store_true", help="print JSON")
     info.set_defaults(command=_info)
 
-    about = "Compare the named cases and ONNX's own tests with their expected results."
+
+def _add_check(commands: Any) -> None:
+    about = "Run the named cases and ONNX's own tests, and compare the results with the expected ones."
     check = commands.add_parser("check", help="compare this installation with expected results", description=about)
     check.add_argument(
-        "--backend", type=str.lower, choices=["cpu", "cuda"], help="only this one (default: all that are present)"
+        "--backend", type=str.lower, choices=["cpu", "cuda"], help="check only this backend (default: all available)"
     )
-    check.add_argument("--filter", default="", metavar="TEXT", help="only checks whose name contains TEXT")
+    check.add_argument("--filter", default="", metavar="TEXT", help="run only checks whose name contains TEXT")
     check.add_argument("--json", action="store_true", help="print JSON")
     check.set_defaults(command=_check.command)
 
-    about = "Run a model once and describe what comes out."
+
+def _add_run(commands: Any) -> None:
+    about = "Run a model once and print its inputs, and dtype, shape and statistics of each output."
     run = commands.add_parser("run", help="run an ONNX model", description=about)
     run.add_argument(
-        "model", metavar="MODEL", help="path, or onnx:NAME for a network of the onnx package, as onnx:light_resnet50"
+        "model", metavar="MODEL", help="path, or onnx:NAME for one of the onnx package, such as onnx:light_resnet50"
     )
     run.add_argument(
         "--input",
         action="append",
         default=[],
         metavar="NAME=FILE.npy",
-        help="values of one input; can be repeated (default: random)",
+        help="read one input from a file; can be repeated (default: random values)",
     )
     run.add_argument("--output-dir", metavar="DIR", help="write each output to DIR/NAME.npy")
     run.add_argument(
@@ -126,48 +140,48 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=1,3,320,320",
-        help="shape of one input that gets random values; can be repeated (default: as declared, 1 where that is open)",
+        help="shape of one random input; can be repeated (default: as declared, and 1 for undeclared extents)",
     )
     run.add_argument("--device", type=str.lower, choices=["cpu", "cuda"], default="cpu", help="default: cpu")
     run.add_argument("--profile", action="store_true", help="print the time of every node")
-    run.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the random inputs (default: 0)")
+    run.add_argument("--seed", type=_seed, default=0, metavar="N", help="seed of the random inputs (default: 0)")
     run.add_argument("--json", action="store_true", help="print JSON")
     run.add_argument(
         "--untrusted",
         action="store_true",
-        help="let onnx's parser, checker and shape inference see the model in a child process first, with limits of "
-        "time and memory; the run itself has none",
+        help="parse, check and infer shapes of the model in a child process with limited time and memory first; "
+        "the run itself is not limited",
     )
     run.set_defaults(command=_run.command)
-    calls.add(commands)
 
-    about = "Compile the CUDA kernels ahead of time; no device is needed. A kernel that is there already is left alone."
+
+def _add_compile(commands: Any) -> None:
+    about = "Compile the CUDA kernels ahead of time, without a device. Kernels that are already cached are skipped."
     build = commands.add_parser("compile", help="compile the CUDA kernels ahead of time", description=about)
     build.add_argument(
         "--arch",
         default="",
         metavar="NAME,…",
-        help="as sm_80,sm_90a (default: that of the device, without one sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a)",
+        help="architectures, such as sm_80,sm_90a (default: the device's; without a device "
+        "sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a)",
     )
     build.add_argument(
-        "--output-dir", metavar="DIR", help="write to DIR, for later use as GPUCONV_CACHE_DIR (default: the cache)"
+        "--output-dir", metavar="DIR", help="write to DIR, to be used as GPUCONV_CACHE_DIR (default: the cache folder)"
     )
     build.add_argument(
-        "--pack", metavar="FILE", help="also write them all into one FILE, for GPUCONV_PACK on machines of any compiler"
+        "--pack", metavar="FILE", help="also write all kernels to one FILE, to be used as GPUCONV_PACK by any compiler"
     )
-    build.add_argument("--filter", default="", metavar="TEXT", help="only kernels whose name contains TEXT")
+    build.add_argument("--filter", default="", metavar="TEXT", help="compile only kernels whose name contains TEXT")
     build.add_argument("-j", "--jobs", type=_positive, metavar="N", help="threads (default: one per processor)")
     build.set_defaults(command=_compile.command)
-    _judge.add(commands, _seed, _positive)
-    return parser
 
 
 def _seed(text: str) -> int:
-    return _whole(text, 0, "a whole number from 0 on")
+    return _whole(text, 0, "an integer of at least 0")
 
 
 def _positive(text: str) -> int:
-    return _whole(text, 1, "a whole number from 1 on")
+    return _whole(text, 1, "an integer of at least 1")
 
 
 def _whole(text: str, least: int, what: str) -> int:

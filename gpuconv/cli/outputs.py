@@ -1,4 +1,4 @@
-"""Result files that appear in a folder all together and whole, or not at all."""
+"""Writes the outputs of ``gpuconv run`` atomically: either all files appear, complete, or none does."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _LONGEST_NAME = 100
 
 @contextmanager
 def output_folder(path: str | None) -> Iterator[OutputFolder | None]:
-    """Make a folder ready for results before the work begins; undo that if the work fails.
+    """Create a folder for results, before the work begins; remove what was created if the work fails.
 
     Parameters
     ----------
     path : str, optional
-        Made with its parents where it does not exist. None yields None.
+        Created with its parents if it does not exist. None yields None.
 
     Raises
     ------
     CommandError
-        It is no folder, or cannot be written.
+        The path is not a folder, or cannot be written.
     """
     if path is None:
         yield None
         return
     if "\0" in path:
-        raise CommandError(f"--output-dir {path}: no name of a folder")
+        raise CommandError(f"--output-dir {path}: not a valid folder name")
     folder = Path(path)
     new = [parent for parent in (folder, *folder.parents) if not parent.exists()]
-    temporary = folder / f".gpuconv-{secrets.token_hex(8)}"  # named before it exists: Ctrl-C may come in between
+    temporary = folder / f".gpuconv-{secrets.token_hex(8)}"  # named here, so that Ctrl-C at any time removes it
     try:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -52,24 +52,24 @@ def output_folder(path: str | None) -> Iterator[OutputFolder | None]:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         for parent in new:
-            with suppress(OSError):  # one with results in it stays
+            with suppress(OSError):  # not empty: it has results
                 parent.rmdir()
 
 
 class OutputFolder:
-    """A folder and, inside it, the temporary one in which files are written first."""
+    """A folder for results, and a temporary folder inside it where files are written first."""
 
     def __init__(self, folder: Path, temporary: Path) -> None:
         self._folder = folder
         self._temporary = temporary
 
     def write(self, arrays: Mapping[str, Any]) -> list[Path]:
-        """Write every array to a file named after it; return the paths.
+        """Write every array to a .npy file named after it; return the paths.
 
         Raises
         ------
         CommandError
-            An array is no tensor of numbers, or the disk refuses. No file is then left or replaced.
+            An array is not a tensor of numbers, or writing fails. No file is then created or replaced.
         """
         names = file_names(list(arrays))
         for name, array in arrays.items():
@@ -88,15 +88,15 @@ class OutputFolder:
                 np.save(stream, array, allow_pickle=False)
                 stream.flush()
                 os.fsync(stream.fileno())
-        except OSError as error:  # NumPy's own, on a full disk, has no strerror
+        except OSError as error:  # NumPy's error for a full disk has no strerror
             raise CommandError(
                 f"{self._folder / file}: cannot write {array.nbytes} bytes ({error.strerror or error})"
             ) from None
 
 
 def file_names(names: list[str]) -> dict[str, str]:
-    """Return a file name for each output name: plain characters only, and unique on any file system."""
-    taken: dict[str, int] = {}  # names in small letters, and the last number that was tried behind each
+    """Return a file name for each output name: ASCII letters, digits, ``._-`` only, and unique if case is ignored."""
+    taken: dict[str, int] = {}  # lower-case names, and the last suffix tried for each
     files = {}
     for name in names:
         stem = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip(".-")[:_LONGEST_NAME] or "output"

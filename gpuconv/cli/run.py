@@ -1,4 +1,4 @@
-"""``gpuconv run``: one ONNX model on given or random inputs, with statistics, times and files of what came out."""
+"""The command ``gpuconv run``: runs an ONNX model on given or random inputs; prints and writes its outputs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from gpuconv.cli.terminal import CommandError, Progress, as_json, table, warning
 from gpuconv.cuda.call import device
 
 _PACKAGED = "onnx:"
-_MARK = " *"  # behind operators that onnx's reference evaluator computes
+_MARK = " *"  # follows the names of operators that onnx's reference evaluator computes
 
 
 class Stopwatch:
-    """The backend's observer: collects each node's time and the shape of its first output, and shows the progress."""
+    """The backend's observer: records each node's time and the shape of its first output, and shows progress."""
 
     def __init__(self, progress: Progress) -> None:
         self.nodes: list[tuple[Any, float]] = []
         self.shapes: list[str] = []
-        self.left: set[int] = set()  # ids of those that onnx's reference evaluator computed
+        self.left: set[int] = set()  # ids of nodes that onnx's reference evaluator computed
         self._progress = progress
 
     def __call__(self, node: Any, index: int, count: int, seconds: float) -> None:
@@ -35,22 +35,22 @@ class Stopwatch:
         self._progress.show(f"{index + 1}/{count} {node.op_type}")
 
     def outputs(self, node: Any, values: Any) -> None:
-        """Note the shape of the first output of a node; what is no array has none."""
+        """Record the shape of a node's first output; "-" if it is not an array."""
         shape = getattr(next(iter(values), None), "shape", None)
         self.shapes.append("-" if shape is None else str(tuple(shape)))
 
     def is_left(self, node: Any) -> bool:
-        """Tell whether onnx's reference evaluator computed a node."""
+        """Return whether onnx's reference evaluator computed a node."""
         return id(node) in self.left
 
     @property
     def total(self) -> float:
-        """Seconds in all nodes together."""
+        """Total seconds of all nodes."""
         return sum(seconds for _, seconds in self.nodes)
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Run the model; print its inputs, outputs and, with ``--profile``, the time of each node. Return 0."""
+    """Run a model; print its inputs, its outputs and, with ``--profile``, the time of each node. Return 0."""
     if importlib.util.find_spec("onnx") is None:
         raise CommandError("run: onnx is not installed; pip install 'gpuconv[onnx]'")
     with warnings_in_lines():
@@ -90,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _facts(arguments: argparse.Namespace, arrays: Any, outputs: Any, watch: Stopwatch, seconds: float) -> Any:
-    """Return what is printed, as JSON has it."""
+    """Return the results for JSON output."""
     nodes = [
         {
             "operator": node.op_type,
@@ -111,7 +111,7 @@ def _facts(arguments: argparse.Namespace, arrays: Any, outputs: Any, watch: Stop
 
 
 def _path(model: str) -> Path:
-    """Return the model's path; "onnx:NAME" is a network that the onnx package ships as test data."""
+    """Return the model's path; "onnx:NAME" names a network in the onnx package's test data."""
     if not model.startswith(_PACKAGED):
         return Path(model)
     import onnx.backend.test
@@ -126,7 +126,7 @@ def _path(model: str) -> Path:
 
 
 def _execute(rep: Any, arrays: Mapping[str, Any]) -> tuple[dict[str, Any], Stopwatch, float]:
-    with Progress() as progress, np.errstate(all="ignore"):  # an overflow in a model is its result, not our message
+    with Progress() as progress, np.errstate(all="ignore"):  # an overflow in a model needs no warning
         watch = Stopwatch(progress)
         start = time.perf_counter()
         outputs = rep.run(dict(arrays), observer=watch)
@@ -147,11 +147,11 @@ def _cells(value: Any) -> list[str]:
 
 
 def _numbers(value: Any) -> dict[str, Any]:
-    """Return an output's dtype and shape, or its type where it is no array; with statistics where it has numbers."""
+    """Return an output's dtype, shape and statistics; for an output that is not an array, only its type."""
     if not isinstance(value, np.ndarray):
         return {"dtype": type(value).__name__}
     kind = {"dtype": value.dtype.name, "shape": list(value.shape)}
-    small = value.dtype.type.__module__.startswith("ml_dtypes")  # bfloat16 and its like
+    small = value.dtype.type.__module__.startswith("ml_dtypes")  # such as bfloat16
     if value.size == 0 or not (small or value.dtype.kind in "biuf"):
         return kind
     numbers = value.astype(np.float32) if small else value

@@ -1,4 +1,4 @@
-"""What the commands share: their one error, a progress line, plain text and tables."""
+"""Shared by the commands: CommandError, the progress line, warnings, JSON and tables."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SECONDS_BETWEEN_SIGNS_OF_LIFE = 1.0
 
 
 class CommandError(Exception):
-    """A command cannot do what was asked; the message is the one line that the user sees."""
+    """A command failed; the message is the one line that the user sees."""
 
 
 def whole(text: str) -> int:
-    """Read a whole number of ASCII digits with an optional sign; ValueError for anything else that ``int`` reads."""
+    """Parse an integer of ASCII digits with an optional sign; raise ValueError for anything else."""
     if not re.fullmatch("[+-]?[0-9]+", text):
         raise ValueError(text)
     return int(text)
@@ -34,7 +34,7 @@ def whole(text: str) -> int:
 
 @contextmanager
 def warnings_in_lines() -> Iterator[None]:
-    """Write warnings as the command's other messages, without the places in code that they come from."""
+    """Within this context, print warnings in the form of the command's messages, without source locations."""
     with warnings.catch_warnings():
         if not sys.warnoptions:
             warnings.simplefilter("default")
@@ -96,7 +96,7 @@ class Progress:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON, with one line for each member and for each row of a table, which holds containers only.
+    """Return a value as JSON with one line per member, and one per row of lists or objects that hold containers only.
 
     A number that is not finite becomes null.
     """
@@ -110,7 +110,7 @@ def _table(value: Any) -> str:
 
 
 def _lines(value: Any, text: Callable[[Any], str]) -> str:
-    """Lay out an object or a list, one line for each item."""
+    """Return JSON of an object or a list with one line per item."""
     if not value:
         return json.dumps(value)
     if isinstance(value, dict):
@@ -127,7 +127,7 @@ def _finite(value: Any) -> Any:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Lay out rows under a header: the first ``left`` columns to the left, all others to the right."""
+    """Return a text table: the first ``left`` columns are left-aligned, the remaining ones right-aligned."""
     lines = [header, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
 

@@ -1,8 +1,8 @@
-"""Kernels cropped to the taps that meet an input: padding can exceed x, and a kernel can exceed both.
+"""Crop kernels to their valid taps: those that have an in-bounds input for at least one output.
 
-Taps before the first and after the last one that any output meets an input through add nothing. Without them the
-problem is a smaller one with other pads, negative ones too: Conv, ConvTranspose and gradients of weights are cropped
-before it is decided how to compute them.
+With large pads or dilations, outer taps can lie in the padding for every output, and contribute nothing. Cropping them
+gives an equivalent, smaller problem with adjusted pads, which may be negative. Conv, ConvTranspose and weight gradients
+are cropped before an algorithm is chosen.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import numpy as np
 from gpuconv.cpu._workspace import Array, last_axes, limit
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
 
-_MUCH = 8  # times what is left, of weights
+_MUCH = 8  # ratio of all weights to the valid ones from which large weights are cropped too
 _AnyGeometry = TypeVar("_AnyGeometry", ConvGeometry, ConvTransposeGeometry)
 
 
 def crop(w: Array, geometry: _AnyGeometry) -> tuple[Array, _AnyGeometry]:
-    """Return weights (…, k_1, …) without outer taps that meet nothing, a view, and the geometry of the rest.
+    """Return a view of weights (…, k_1, …) without invalid outer taps, and the geometry of the cropped kernel.
 
-    Where no tap of an axis meets an input the view is empty, and the geometry is the one given. Weights that are too
-    large to be copied without gaps are cropped only where that leaves little of them.
+    If no tap along an axis is valid, the view is empty and the geometry unchanged. Weights that are too large for a
+    contiguous copy in the workspace are cropped only if at most one eighth of them remains.
     """
     if not (any(geometry.pads_begin) or any(geometry.pads_end)):
-        return w, geometry  # every tap of Conv meets an input, and every tap of ConvTranspose an output
+        return w, geometry  # without padding, every tap is valid
     taps, cropped = _cropped(geometry)
     if taps is None:
         return w, geometry
@@ -37,13 +37,13 @@ def crop(w: Array, geometry: _AnyGeometry) -> tuple[Array, _AnyGeometry]:
 
 
 def contiguous(w: Array) -> Array:
-    """Return cropped weights without gaps, as all ways read them fastest, where the workspace has room for a copy."""
+    """Return cropped weights, copied to contiguous memory if an eighth of the workspace suffices for the copy."""
     return w if w.flags.c_contiguous or w.nbytes > limit() // 8 else np.ascontiguousarray(w)
 
 
 @lru_cache(maxsize=1024)
 def _cropped(geometry: _AnyGeometry) -> tuple[Any, _AnyGeometry]:
-    """Return the index of the taps to keep, None for all, and the geometry of these."""
+    """Return the index of the valid taps (None if all are), and the geometry of the kernel that they form."""
     ends = [(met[0], met[-1] + 1) if met else (0, 0) for met in geometry.met]
     taps = last_axes(slice(*span) for span in ends)
     kernel: Ints = tuple(last - first for first, last in ends)

@@ -1,12 +1,13 @@
-"""Conv as a matrix product: the inputs of a block of outputs are gathered into a matrix, and BLAS multiplies it.
+"""Conv by blocked im2col and GEMM: the default algorithm of the CPU backend.
 
 ``y[m, p] = sum over k of w[m, k] * columns[k, p]`` with ``k = (channel, tap)`` and ``p = (image, output position)``.
-Blocks stay in cache and within the workspace. A 1x1 kernel needs no gathering: its input is the matrix.
+The im2col matrix ``columns`` is built for one block of outputs at a time, so that it stays in cache and within the
+workspace, and BLAS multiplies it. A 1x1 kernel of stride 1 needs no im2col: its input is the matrix.
 
-Gathering takes two steps: what every tap of the last axis sees of each row of inputs, zeros of the padding included,
-then these rows once more for every tap of the axes before it. The second copies long runs; the first, whose runs are
-an output row at most, is left with one axis of the kernel. In two dimensions with a vertical stride of one the second
-can be left out, since what a row of taps meets is one run already: then a product for every row of taps is added up.
+im2col takes two steps. The first copies, for each tap along the last axis, the inputs of every row, with zeros for the
+padding; these copies are at most one output row long. The second copies the resulting rows once for each tap along the
+other axes, in long contiguous runs. A 2-D kernel with a vertical stride of 1 can do without the second step: the inputs
+of one kernel row are contiguous already. Then one GEMM per kernel row is accumulated into y.
 """
 
 from __future__ import annotations
@@ -42,31 +43,32 @@ from gpuconv.cpu._workspace import (
 )
 from gpuconv.rules.geometry import ConvGeometry, tap_range
 
-_TILE_BYTES = 2 * 2**20  # stays in a core's cache, and is worth a turn of the interpreter; twice that for two cores
-_FINISHED = 2**16  # results that are finished at a time: a core's cache has them still
-_WORTH_STARTING = 2**16  # results for which a pass over them costs more than calling BLAS without NumPy
-_FEW = 8
-_SEVERAL = 4  # taps of the last axis, each of which is copied by a step of its own
-_DEEP = 48  # elements of a sum, in whose time its result is read and written again
-_OFTEN = 8  # uses of a weight that are worth moving it
-_WIDE = 512  # columns from which a product is efficient
-_NARROW = 16  # columns of a block in a workspace that is too small for gathering
-_SPARSE = 64  # elements to gather from, for each that is gathered
+_TILE_BYTES = 2 * 2**20  # of a block: fits a core's cache, amortises the interpreter; doubled with one thread
+_FINISHED = 2**16  # results per call of the epilogue: still in a core's cache
+_WORTH_STARTING = 2**16  # results from which one more pass over them costs more than calling BLAS through ctypes
+_FEW = 8  # blocks whose descriptions are cached with the plan
+_SEVERAL = 4  # taps of the last axis up to which each tap is copied by a call of its own
+_DEEP = 48  # K from which one GEMM per kernel row pays: its products outweigh reading and writing y again
+_OFTEN = 8  # outputs per row of weights from which reordering the weights pays
+_WIDE = 512  # columns of the GEMM (N) from which it is efficient
+_NARROW = 16  # fewer columns per block than this do not pay for im2col
+_SPARSE = 64  # most elements staged for each element of the im2col matrix
 
 
 class _WeightsNotFinite(Exception):
-    """A zero of the padding may have met an infinite or NaN weight."""
+    """A zero of the padding may have been multiplied by an infinite or NaN weight, which gives a spurious NaN."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What holds for weights, in convolutions of one geometry, as long as nobody changes them.
+    """Facts about constant weights, cached per geometry: whether they are finite, and the algorithm for each shape.
 
     Attributes
     ----------
     finite : bool
+        Whether all weights are finite.
     ways : dict
-        How such convolutions were computed, by what else decides it.
+        The prepared algorithms. The key is everything that selects one besides weights and geometry.
     """
 
     finite: bool
@@ -75,19 +77,21 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How a convolution is computed.
+    """A prepared convolution: its blocks, its packed weights, and how threads share it.
 
     Attributes
     ----------
     work : _GatheredBlocks
+        The blocks.
     by : Share
-        Who computes it.
+        How gpuconv's threads and BLAS's threads share them.
     matrices : None or list of array (products, groups, rows, depth)
-        The weights of every part of the work; None where they are converted one after the other.
+        The weights as GEMM operands, one array per part of the weights. None if the converted weights exceed an eighth
+        of the workspace: then each part is converted when its turn comes.
     flat : bool
-        Whether an image of x is its matrix, if it flattens.
+        Whether x needs no im2col (a 1x1 kernel of stride 1 in the accumulator's type), if x flattens.
     whole : bool
-        Whether one product of two matrices is all, if x flattens and y is contiguous.
+        Whether the whole convolution is one GEMM, if x flattens and y is contiguous.
     """
 
     work: _GatheredBlocks
@@ -98,14 +102,15 @@ class _Way:
 
 
 def known_weights(w: Array) -> Weights:
-    """Look at weights (M, C/G, k_1, …) that do not change, once for all convolutions of one geometry."""
+    """Return the facts about constant weights (M, C/G, k_1, …), for all convolutions of one geometry."""
     return Weights(finite(w), {})
 
 
 def goes_by_rows(geometry: ConvGeometry, accumulator: str, is_known: bool, cut: Cut) -> bool:
-    """Tell whether products are added up row by row of taps, for which weights have to be put into another order.
+    """Return whether the convolution is computed as one GEMM per kernel row, which needs reordered weights.
 
-    For weights that are not known, only where this costs little beside the rest.
+    Weights that are not known to be constant (``is_known``) are reordered for each call, so only if that is cheap
+    compared with the GEMMs.
     """
     if not _product.available(accumulator) or not _serves_rows(geometry, cut.images):
         return False
@@ -117,7 +122,7 @@ def goes_by_rows(geometry: ConvGeometry, accumulator: str, is_known: bool, cut: 
 
 @lru_cache(maxsize=1024)
 def _serves_rows(geometry: ConvGeometry, images: int) -> bool:
-    """Tell whether outputs meet a row of taps in inputs that are one run, and it is worth a product of its own."""
+    """Return whether one GEMM per kernel row is possible (the row's inputs are contiguous) and pays off."""
     channels = geometry.x_shape[1]
     return (
         len(geometry.kernel_shape) == 2
@@ -130,7 +135,7 @@ def _serves_rows(geometry: ConvGeometry, images: int) -> bool:
 
 
 def _by_rows(w: Array, geometry: ConvGeometry, accumulator: str) -> Array:
-    """Return weights as (k_1, G, M/G, C/G * k_2)."""
+    """Return weights (M, C/G, k_1, k_2) as one GEMM operand per kernel row: (k_1, G, M/G, C/G * k_2)."""
     moved = np.ascontiguousarray(np.moveaxis(_split(w, geometry)[0], 3, 0), accumulator)
     return moved.reshape(*moved.shape[:3], -1)
 
@@ -146,11 +151,10 @@ def conv(
     facts: Weights | None,
     cut: Cut,
 ) -> bool:
-    """Write Conv into y; return False where another way is needed.
+    """Write Conv into y; return False, with y undefined, if another algorithm has to compute it.
 
-    That is where there is not enough workspace, weights are not finite, or arrays would have too many axes.
-
-    ``facts`` are those of ``w``, if they are known.
+    That is if the workspace is too small, padding meets weights that are not finite, or an array would need more than
+    64 axes. ``facts`` are those of constant weights ``w``, else None.
     """
     threads, bytes_ = _threads.count(), limit()
     way = _way(x, w, y, geometry, accumulator, facts, threads, bytes_, cut)
@@ -162,7 +166,7 @@ def conv(
 
 
 def _kind(x: Array, y: Array, cut: Cut) -> Any:
-    """Return what besides the weights and the geometry decides how a convolution is computed."""
+    """Return the key of :attr:`Weights.ways`: everything that selects an algorithm besides weights and geometry."""
     return _threads.count(), limit(), x.shape[0], x.dtype, y.dtype, cut
 
 
@@ -177,7 +181,7 @@ def again(
     facts: Weights,
     cut: Cut,
 ) -> bool:
-    """Do what :func:`conv` does, where it was the way for operands like these; return False where it was not."""
+    """Compute Conv by the cached algorithm if :func:`conv` has computed a call like this one; else return False."""
     way = facts.ways.get(_kind(x, y, cut))
     return way is not None and _go(way, x, w, b, y, geometry, accumulator, finish, facts, cut)
 
@@ -194,7 +198,7 @@ def _go(
     facts: Weights | None,
     cut: Cut,
 ) -> bool:
-    """Compute a convolution in one way; return False where weights are not finite."""
+    """Compute a prepared convolution; return False if padding meets weights that are not finite."""
     if way.whole and way.matrices and y.flags.c_contiguous and _flattens(x):
         _blas.run(lambda matrices: _multiply_whole(x, matrices[0, 0], b, y, finish), way.matrices, way.by)
         return True
@@ -213,7 +217,7 @@ def _go(
         pair[0].compute(work.piece(pair[1]))
 
     matrices: Iterable[Array] | None = way.matrices
-    if matrices is None:  # one after the other
+    if matrices is None:  # convert the weights part by part
         split = _split(w, geometry)
         matrices = (_matrices(split, part, accumulator) for part in work.parts)
     jobs: Iterator[_GatheredProduct] = map(job, matrices, work.parts)
@@ -236,7 +240,7 @@ def _way(
     bytes_: int,
     cut: Cut,
 ) -> _Way | None:
-    """Decide how a convolution is computed; return None where the workspace is too small."""
+    """Plan a convolution; return None if the workspace is too small or an array would need too many axes."""
     by_rows = goes_by_rows(geometry, accumulator, facts is not None, cut)
     converts = not by_rows and (w.dtype != accumulator or not w.flags.c_contiguous)
     item = np.dtype(accumulator).itemsize
@@ -263,7 +267,7 @@ def _way(
 
 
 def _multiply_whole(x: Array, matrix: Array, b: Array | None, y: Array, finish: Finish) -> None:
-    """Write the product of a matrix (M, C) and one image (1, C, …), finished."""
+    """Write the GEMM of a matrix (M, C) and one image (1, C, …) into y, with bias and epilogue."""
     rows, depth = matrix.shape
     columns, result = x.reshape(depth, -1), y.reshape(rows, -1)
     bias = None if b is None else b.astype(result.dtype, copy=False)[:, None]
@@ -279,7 +283,7 @@ def _multiply_whole(x: Array, matrix: Array, b: Array | None, y: Array, finish: 
 
 
 def _finish_whole(sums: Array, y: Array, bias: Array | None, finish: Finish) -> None:
-    """Add a bias to sums (M, positions), the elements of y, and finish these, as many as a cache holds at a time."""
+    """Add the bias to sums (M, positions), a view of y, and apply the epilogue, in parts that stay in cache."""
     if sums.size <= _FINISHED or (bias is None and finish.passes < 2):
         if bias is not None:
             sums += bias
@@ -297,48 +301,54 @@ def _split(w: Array, geometry: ConvGeometry) -> Array:
 
 
 def _matrices(split: Array, part: tuple[Span, Span], accumulator: str) -> Array:
-    """Return the weights of some groups and rows as (products, groups, rows, depth)."""
+    """Return the weights of some groups and rows as GEMM operands (products, groups, rows, depth)."""
     groups, rows = part
     matrices = split[:, slice(*groups), slice(*rows)].astype(accumulator, copy=False)
     return matrices.reshape(*matrices.shape[:3], -1)
 
 
 def finite(array: Array) -> bool:
-    """Tell at the cost of one sum whether all is finite; only if the sum is not, element by element."""
+    """Return whether all elements are finite. Their sum is checked first; single elements only if it is not finite."""
     return bool(np.isfinite(np.add.reduce(array, axis=None)) or np.isfinite(array).all())
 
 
-# ---------------------------------------------------------------- what a geometry asks for
+# ---------------------------------------------------------------- blocks
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One block, and how its inputs are gathered.
+    """One block of outputs, with the index expressions of its im2col.
+
+    "Rows" is the result of the first step of im2col: (groups, channels, k_n, images, r_1 … r_(n-1), q_n), where r_i is
+    the number of inputs and zeros that the block's receptive field has along axis i, and q_n its outputs along the last
+    axis.
 
     Attributes
     ----------
     images : slice
+        Its images.
     positions : tuple of int
-        Its extent, per spatial axis.
+        Outputs along each spatial axis.
     box : tuple of slice
-        Its positions, per spatial axis.
+        The same outputs as slices of y.
     first, count : int
-        Where it starts in an image's positions, and how many positions it has.
+        Row-major index of the first output in its image, and the number of outputs.
     reads : tuple of slice
-        Per spatial axis, the inputs that any tap sees; of an axis with one tap but the last, those of the outputs.
+        Inputs to load, per spatial axis: those of all taps. Along an axis with one tap (except the last axis), only
+        those that outputs use.
     rows : tuple of int
-        Spatial extents of the gathered rows: all inputs that are read and the zeros around them, then the outputs.
+        The extents (r_1, …, r_(n-1), q_n).
     padded : None or (int, index)
-        Where the last axis has many taps: how many inputs and zeros of a row they see, and where in
-        (groups, channels, images, r_1 … r_(n-1), that many) the inputs are; the rows are made of these.
+        For more than four taps along the last axis: a zero-padded copy of the inputs is made first. The extent of its
+        last axis, and where in (groups, channels, images, r_1 … r_(n-1), extent) the inputs go.
     borders : tuple of index
-        Where zeros of the padding go in the rows (groups, channels, k_n, images, r_1 … r_(n-1), q_n), or in what they
-        are made of.
+        Where zeros of the padding go, in the rows or, if ``padded``, in the padded copy.
     taps : tuple of (index, index)
-        For every tap of the last axis, where in the rows it goes, and which of the inputs that are read go there.
+        For every tap of the last axis: where it goes in the rows, and which of the loaded inputs go there.
     shifts : None or tuple of (index, index, index)
-        Where rows have as many outputs as inputs: the same with rows end to end. Where in the rows a tap's planes are,
-        which of a plane's elements get inputs, and which inputs; what comes from another row lies in the borders.
+        Set if rows have as many outputs as inputs. Then a tap is one shifted copy of a whole plane, its rows end to
+        end: where the tap's planes are in the rows, which elements of a plane are written, and which are read.
+        Elements that came from an adjacent row lie in the borders, and become zero afterwards.
     """
 
     images: slice
@@ -356,16 +366,16 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class _GatheredBlocks:
-    """All blocks of all images, and the parts of the weights that each is multiplied with."""
+    """All blocks of all images, and the parts (groups, rows) of the weights that each block is multiplied with."""
 
     geometry: ConvGeometry
     parts: list[tuple[Span, Span]]
     blocks: list[Block]
-    few: tuple[_Piece, ...]  # where there are so few blocks that the time to describe them counts
+    few: tuple[_Piece, ...]  # descriptions of all blocks, cached if there are at most _FEW; else empty
     padded: bool
 
     def piece(self, number: int) -> _Piece:
-        """Return the description of a block."""
+        """Return the description of the block with this number."""
         return self.few[number] if self.few else _piece(self.geometry, self.blocks[number])
 
 
@@ -442,7 +452,7 @@ def _piece(geometry: ConvGeometry, block: Block) -> _Piece:
 
 
 def _row_axis(span: Span, q: int, n: int, k: int, s: int, offsets: range) -> tuple[int, slice, slice]:
-    """Describe the inputs of an axis that a block sees, all of those between too if there are several taps."""
+    """Describe the inputs that a block loads along one axis: with several taps, also those between the taps."""
     start = span[0] * s + offsets[0]
     if k == 1:
         return _axis(q, n, s, start)
@@ -450,7 +460,7 @@ def _row_axis(span: Span, q: int, n: int, k: int, s: int, offsets: range) -> tup
 
 
 def _axis(size: int, extent: int, step: int, start: int) -> tuple[int, slice, slice]:
-    """Return how many places there are, which of them get inputs, and which inputs; the others get zeros."""
+    """Return ``size``, the slice of it that holds inputs, and which inputs; the remaining elements are zeros."""
     low, high = tap_range(size, extent, step, start)
     first = low * step + start
     reads = slice(first, first + (high - low - 1) * step + 1, step) if low < high else slice(0, 0)
@@ -458,7 +468,7 @@ def _axis(size: int, extent: int, step: int, start: int) -> tuple[int, slice, sl
 
 
 def _around(size: int, inside: slice) -> list[slice]:
-    """Return the parts of an axis that are not inside."""
+    """Return the slices before and after ``inside``, those that are not empty."""
     ends = slice(0, inside.start), slice(inside.stop, size)
     return [part for part in ends if part.start < part.stop]
 
@@ -473,10 +483,11 @@ def _plan(
     stacked: int,
     bytes_: int,
 ) -> BlockSize | None:
-    """Choose the block, or return None where the workspace is too small for one that pays, or axes are too many.
+    """Choose the block size; return None if no block that pays fits the workspace, or an array needs too many axes.
 
-    ``plain`` says that x and y are of the accumulator's type, ``converts`` that weights have to be copied. As many
-    small images as ``stacked`` may make one call of NumPy, each a product of its own.
+    ``plain``: x and y have the accumulator's type. ``converts``: the weights have to be converted. ``item``: bytes of
+    an element. ``stacked``: at most this many small images are multiplied in one call of NumPy, as separate GEMMs.
+    ``bytes_``: the workspace.
     """
     images, threads, group = cut.images, cut.threads, geometry.group
     rows, depth, out = geometry.w_shape[0] // group, prod(geometry.w_shape[1:]), geometry.y_shape[2:]
@@ -488,19 +499,19 @@ def _plan(
     tile = min((_TILE_BYTES if threads > 1 else 2 * _TILE_BYTES) // item, budget)
     share = -(-images * prod(out) // threads)
     box = shrink(out, max(_WIDE, min(tile // max(1, column), share)))
-    # Small images: several make one product; of many small groups, several make one call instead.
+    # Small images are merged along N into one GEMM. With groups, several groups go into one call of NumPy instead.
     together = max(1, min(images, _WIDE // prod(box))) if box == out and group == 1 else 1
-    if -(-images // threads) * prod(out) >= _WIDE // 4:  # enough for every thread to have a product of its own
+    if -(-images // threads) * prod(out) >= _WIDE // 4:  # enough columns for one GEMM per thread
         together = min(together, -(-images // threads))
     if together == group == 1:
         box = balance(box, out, images, threads, _WIDE // 2)
     while _elements(geometry, box, rows) * together > budget:
         if _seen(geometry, box) > _SPARSE * prod(geometry.w_shape[1:]) * prod(box):
-            return None  # a block of little but zeros between inputs, and as many such blocks as outputs
+            return None  # the block stages mostly inputs that no tap uses, and no larger block fits
         box = shrink(out, prod(box) // 2) if together == 1 else box
         together = max(1, together // 2)
     if box != out and prod(box) < _NARROW:
-        return None  # a product of so few columns takes less time than the steps to gather them
+        return None  # a GEMM of so few columns takes less time than its im2col
     if converts:
         rows = min(rows, max(1, budget // (4 * depth)))
     whole = rows * group == geometry.w_shape[0]
@@ -514,32 +525,32 @@ def _plan(
 
 
 def _axes(geometry: ConvGeometry) -> int:
-    """Return how many axes the rows have, or the columns with their axes for taps, where those are made."""
+    """Return the most axes of an array of im2col: of the rows, or of the columns with one axis per tap axis."""
     rank = len(geometry.kernel_shape)
     return rank + 4 if max(geometry.kernel_shape[:-1], default=1) == 1 else 2 * rank + 3
 
 
 def _elements(geometry: ConvGeometry, box: Ints, rows: int) -> int:
-    """Elements that one group of one image holds for a block: gathered, results, and what it is gathered from."""
+    """Return the elements that a block of one group of one image needs: im2col matrix, results, and staged inputs."""
     return (prod(geometry.w_shape[1:]) + rows) * prod(box) + _seen(geometry, box)
 
 
 def _seen(geometry: ConvGeometry, box: Ints) -> int:
-    """Elements of one group of one image that a block is gathered from."""
+    """Return the elements of the first step of im2col, for a block of one group of one image."""
     axes = zip(box, geometry.kernel_shape, _reach(geometry, box), strict=True)
     *outer, (q, k, last) = axes
     rows = prod(positions if taps == 1 else reach for positions, taps, reach in outer)
     converted = last if k > _SEVERAL else min(last, geometry.x_shape[-1])
-    return geometry.w_shape[1] * rows * (converted + k * q)  # and then once for every tap
+    return geometry.w_shape[1] * rows * (converted + k * q)  # the rows hold them once for every tap
 
 
 def _stacks(geometry: ConvGeometry, cut: Cut) -> bool:
-    """Tell whether images of a block are multiplied one by one: where they must be, or each group is anyway."""
+    """Return whether each image of a block is a GEMM of its own: required by ``alone``, and free with groups."""
     return cut.alone or geometry.group > 1
 
 
 def _pointwise(geometry: ConvGeometry) -> bool:
-    """Tell whether output position and input position are the same thing."""
+    """Return whether this is a 1x1 kernel of stride 1 without padding, whose im2col matrix is x itself."""
     return (
         geometry.x_shape[2:] == geometry.y_shape[2:]
         and max(geometry.kernel_shape) == max(geometry.strides) == 1
@@ -548,12 +559,12 @@ def _pointwise(geometry: ConvGeometry) -> bool:
 
 
 def _flattens(array: Array) -> bool:
-    """Tell whether BLAS can read and write an image's channels and positions as a matrix: C-contiguous, or NHWC."""
+    """Return whether BLAS can take an image as a (channels, positions) matrix: C-contiguous, or contiguous as NHWC."""
     return array.flags.c_contiguous or np.moveaxis(array, 1, -1).flags.c_contiguous
 
 
 def _reach(geometry: ConvGeometry, box: Ints) -> Ints:
-    """Inputs per spatial axis that a box of outputs sees."""
+    """Return the extents of the receptive field of a box of outputs, per spatial axis."""
     axes = zip(box, geometry.strides, geometry.kernel_shape, geometry.dilations, strict=True)
     return tuple((q - 1) * s + (k - 1) * d + 1 for q, s, k, d in axes)
 
@@ -563,9 +574,9 @@ def _reach(geometry: ConvGeometry, box: Ints) -> Ints:
 
 @dataclass(slots=True)
 class _GatheredProduct:
-    """The product of one set of weights (products, groups, rows, depth) with all blocks.
+    """The GEMMs of one part of the weights (products, groups, rows, depth) with all blocks.
 
-    Of one product, the depth is over channels and all taps, of several over channels and one row of taps.
+    K (``depth``) runs over channels and all taps if there is one product, else over channels and one kernel row.
     """
 
     x: Array
@@ -576,10 +587,10 @@ class _GatheredProduct:
     geometry: ConvGeometry
     groups: slice
     first_row: int
-    flat: bool  # an image of x is its matrix
-    suspicious: bool
-    stacks: bool  # images are multiplied one by one
-    alone: bool  # and have the same bits in every batch
+    flat: bool  # x needs no im2col
+    suspicious: bool  # weights have not been checked: check results, and weights only if a result is not finite
+    stacks: bool  # each image is a GEMM of its own
+    alone: bool  # an image's bits must not depend on the batch
 
     def compute(self, piece: _Piece) -> None:
         """Compute one block and store it."""
@@ -616,7 +627,7 @@ class _GatheredProduct:
                 self.y[place] = part
 
     def _multiply(self, columns: list[Array], result: Array, sums: Array, bias: Array | None) -> bool:
-        """Write the products into result, whose elements are those of sums; return whether the bias is in them."""
+        """Compute the GEMMs into ``result`` (``sums`` is a view of it); return whether they include the bias."""
         started = bias is not None and result.size >= _WORTH_STARTING
         adds = started and result.ndim == 3 and _product.adds(self.weights[0], columns[0], result)
         if len(columns) == 1 and not adds:
@@ -629,28 +640,28 @@ class _GatheredProduct:
         return True
 
     def _target(self, piece: _Piece, images: int, channels: slice) -> Array | None:
-        """Return the block's place in y as a matrix, or as those of several images, where y can be written in place."""
+        """Return the block of y as (groups, rows, positions), images first if several; None if BLAS cannot write it."""
         y, (products, groups, rows, _) = self.y, self.weights.shape
         if y.dtype != self.weights.dtype or (products > 1 and not y.flags.aligned):
             return None
         if images > 1 and not self.stacks:
             return None
-        if not (y.flags.c_contiguous or (products == 1 and rows > 1 and _flattens(y))):  # BLAS makes no rows with gaps
+        if not (y.flags.c_contiguous or (products == 1 and rows > 1 and _flattens(y))):  # BLAS needs contiguous rows
             return None
-        if images > 1:  # whole ones
+        if images > 1:  # all positions of each
             return y[piece.images, channels].reshape(images, groups, rows, -1)
         flat = y[piece.images.start, channels].reshape(groups, rows, -1)
         return flat if flat.shape[2] == piece.count else flat[..., piece.first : piece.first + piece.count]
 
     def _check(self, result: Array) -> None:
-        """Padding meets a weight that is not finite only where the result is not finite either."""
+        """Raise _WeightsNotFinite if weights are not finite; they need no check as long as the results are finite."""
         if not finite(result) and not finite(self.weights):
             raise _WeightsNotFinite
 
     def _columns(self, piece: _Piece, images: int) -> list[Array]:
-        """Return the block's inputs for every product, (groups, depth, positions).
+        """Return the im2col matrix for each GEMM, (groups, depth, positions); the channels vary slowest along depth.
 
-        Of several images that are multiplied one by one, one (images, groups, depth, positions).
+        If images are GEMMs of their own, one array (images, groups, depth, positions).
         """
         geometry, channels = self.geometry, self.geometry.w_shape[1]
         products, groups, _, depth = self.weights.shape
@@ -682,15 +693,15 @@ class _GatheredProduct:
                 return [several]
             stacked = SCRATCH.take("stacked", several.shape, rows.dtype)
             np.copyto(stacked, several)
-            return [stacked]  # with the strides that one image has: some bits depend on them
+            return [stacked]  # strides as for one image: BLAS may choose its kernel by them
         return [rows.reshape(groups, depth, images * piece.count)]
 
     def _rows(self, source: Array, piece: _Piece) -> Array:
-        """Return (groups, channels, k_n, images, r_1 … r_(n-1), q_n): what the last axis's taps see of every row."""
+        """Do the first step of im2col: return the rows, as :class:`_Piece` defines them."""
         dtype, taps = self.weights.dtype, piece.taps
         if piece.padded is not None:
             return self._rows_of_padded(source, piece, *piece.padded)
-        if source.dtype != dtype and len(taps) > 1:  # once, not for every tap
+        if source.dtype != dtype and len(taps) > 1:  # convert once instead of once per tap
             converted = SCRATCH.take("converted", source.shape, dtype)
             np.copyto(converted, source)
             source = converted
@@ -707,7 +718,7 @@ class _GatheredProduct:
         return rows
 
     def _rows_of_padded(self, source: Array, piece: _Piece, reach: int, inside: Any) -> Array:
-        """Return what `_rows` does, from a padded copy of the inputs: few steps, however many taps."""
+        """Do what `_rows` does from a zero-padded copy of the inputs: few NumPy calls, however many taps."""
         groups, channels, images = source.shape[:3]
         padded = SCRATCH.take("padded", (groups, channels, images, *piece.rows[:-1], reach), self.weights.dtype)
         for border in piece.borders:
@@ -726,21 +737,21 @@ class _GatheredProduct:
 
 
 def _along_channels(bias: Array, sums: Array) -> Array:
-    """Return a bias (M,) so that it broadcasts with sums (N, M, …)."""
+    """Return a bias (M,) reshaped to broadcast with sums (N, M, …)."""
     return bias.reshape(-1, *(1,) * (sums.ndim - 2))
 
 
 def _planes(array: Array) -> Array:
-    """Return a view with the last two axes, between which there is no gap, as one."""
+    """Return a view with the last two axes, which must be contiguous, merged into one."""
     *outer, height, width = array.shape
     return array.reshape(*outer, height * width)
 
 
 def _windows(rows: Array, shape: Ints, geometry: ConvGeometry) -> Array:
-    """Return a view (groups, channels, k_1 … k_n, images, q_1 … q_n) of rows for every tap."""
+    """Return the im2col matrix as a strided view (groups, channels, k_1 … k_n, images, q_1 … q_n) of the rows."""
     group, channel, last_tap, image, *outer, last = rows.strides
     taps, moves = [], []
-    # An axis of one element may have a stride or a dilation past any array; where it leads does not matter.
+    # Along an axis of one element, stride and dilation have no effect and may be huge: use 0 for them.
     for axis, step in enumerate(outer):
         several = geometry.kernel_shape[axis] > 1
         taps.append(geometry.dilations[axis] * step if several else 0)

@@ -1,13 +1,14 @@
-"""Conv of groups with few channels, in one or two dimensions, where gathering costs more than the products.
+"""Grouped and depthwise Conv in one or two dimensions, for few input channels per group.
 
-There are two ways, each of which goes through blocks that stay in a core's cache:
+With few channels, im2col takes longer than the GEMMs. Two algorithms copy less; both process blocks that stay in a
+core's cache:
 
-- *by rows*: what the taps of a kernel's row see of each row of inputs is gathered, row after row. All that an output
-  row meets lies one after the other then, without a copy for every row of the kernel, and is multiplied at once.
-- *by channels*, of one channel per group: inputs are copied with their channels last, so that every tap of every
-  position is a run of memory, whatever the strides. Sums of such products NumPy computes in one loop.
+- *by rows*: row-wise im2col. Each row of inputs is expanded for the taps of one kernel row only; the rows that an
+  output row uses are adjacent, so one strided view serves all kernel rows, and one GEMM computes the output row.
+- *by channels*: direct convolution, for one input and one output channel per group (depthwise). Inputs are copied to
+  channels-last, so that every tap reads contiguous channels for any stride, and `einsum` accumulates tap by tap.
 
-The first needs long rows, the second many channels.
+The first is chosen for long output rows, the second for many channels; otherwise `_gather` computes the call.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ from gpuconv.cpu._workspace import ALONE, SCRATCH, Array, Cut, Span, limit, span
 from gpuconv.rules.geometry import ConvGeometry, tap_range
 
 _TILE_BYTES = 2**20  # of a block
-_FEW_CHANNELS = 8  # of a group, coming in, up to which gathering is what counts
-_SOME_TAPS, _MANY_TAPS, _LONG_ROW = 9, 100, 28  # a row of so many outputs, or half, is a product worth its call
-_LONG_RUN = 64  # elements for which NumPy's loop is worth its start
-_VECTOR = 16  # elements
-_PAGE, _SET = 512, 1024  # bytes: rows so far apart get into each other's way in a cache, to write and to read
-_GATHERS_PER_PASS = 4  # elements gathered in the time that other work takes for an input
+_FEW_CHANNELS = 8  # input channels per group up to which im2col dominates the time
+# By rows: at least 9 taps, and rows of at least 28 outputs (14 from 100 taps on), so that a GEMM amortises its call
+_SOME_TAPS, _MANY_TAPS, _LONG_ROW = 9, 100, 28
+_LONG_RUN = 64  # contiguous elements that amortise the start of NumPy's inner loop
+_VECTOR = 16  # elements of the widest SIMD vector
+_PAGE, _SET = 512, 1024  # bytes: rows at multiples of this distance conflict in the cache, when written and read
+_GATHERS_PER_PASS = 4  # elements copied by im2col in the time of one pass over an input
 
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """How the outputs lie over the inputs of a spatial axis."""
+    """One spatial axis of the convolution: extents, kernel, stride, dilation, and padding before the first input."""
 
     inputs: int
     outputs: int
@@ -48,11 +50,11 @@ class _Axis:
     pad: int
 
     def seen(self, outputs: int) -> int:
-        """Return how many inputs and zeros so many outputs see."""
+        """Return the extent of the receptive field of ``outputs`` adjacent outputs, padding included."""
         return (outputs - 1) * self.stride + (self.kernel - 1) * self.dilation + 1
 
     def inside(self, first: int, places: int, every: int = 1) -> tuple[slice, slice]:
-        """Return which places get inputs, and which inputs, if they begin at ``first`` and go on by ``every``."""
+        """Return which of ``places`` elements hold inputs, and which: element ``i`` is input ``first + i * every``."""
         low, high = tap_range(places, self.inputs, every, first)
         start = low * every + first
         reads = slice(start, start + (high - low - 1) * every + 1, every) if low < high else slice(0, 0)
@@ -64,19 +66,22 @@ Block = tuple[Span, Span, Span]  # images, groups, rows of outputs
 
 @dataclass(frozen=True, slots=True)
 class GroupedWork:
-    """How a convolution is computed.
+    """The plan of a grouped convolution.
 
     Attributes
     ----------
     geometry : ConvGeometry
     down, across : _Axis
-        A convolution in one dimension has one row.
+        The vertical and the horizontal axis. A 1-D convolution has one row.
     by_rows : bool
+        Whether to compute by rows; otherwise by channels.
     is_staged : bool
-        Whether inputs are copied to another distance of their channels before these are put last.
+        Whether inputs are first copied to a padded channel stride, since the original one causes cache conflicts when
+        they are transposed to channels-last.
     blocks : tuple of (images, groups, rows)
+        Half-open spans of images, groups and output rows.
     is_shared : bool
-        Whether threads are worth waking.
+        Whether the work is large enough for several threads.
     """
 
     geometry: ConvGeometry
@@ -89,16 +94,16 @@ class GroupedWork:
 
     @property
     def channels(self) -> int:
-        """Channels of a group that come in."""
+        """Input channels per group."""
         return self.geometry.w_shape[1]
 
     @property
     def made(self) -> int:
-        """Channels of a group that go out."""
+        """Output channels per group."""
         return self.geometry.w_shape[0] // self.geometry.group
 
     def elements(self, rows: int) -> int:
-        """Return how many elements so many output rows of one group of one image take."""
+        """Return the elements of all buffers for ``rows`` output rows of one group of one image."""
         down, across = self.down, self.across
         results, height = self.made * rows * across.outputs, down.seen(rows)
         if self.by_rows:
@@ -120,7 +125,7 @@ def run(
     facts: Weights | None,
     cut: Cut,
 ) -> bool:
-    """Write Conv into y; return False where another way serves it better, or must: weights are not finite."""
+    """Write Conv into y; return False if another algorithm is faster, or padding meets weights that are not finite."""
     if geometry.group == 1:
         return False
     bytes_ = limit()
@@ -143,7 +148,7 @@ def run(
 
 @lru_cache(maxsize=1024)
 def _plan(geometry: ConvGeometry, accumulator: str, cut: Cut, bytes_: int) -> GroupedWork | None:
-    """Plan a convolution; return None where another way serves it better, or must."""
+    """Plan a convolution; return None if another algorithm is faster, or this one does not apply."""
     rank, taps, item = len(geometry.kernel_shape), prod(geometry.kernel_shape), np.dtype(accumulator).itemsize
     if rank > 2 or geometry.w_shape[1] > _FEW_CHANNELS or prod(geometry.w_shape) * item > bytes_ // 8:
         return None
@@ -161,7 +166,7 @@ def _plan(geometry: ConvGeometry, accumulator: str, cut: Cut, bytes_: int) -> Gr
     if not by_rows and (rank == 1 or geometry.w_shape[0] > geometry.group or geometry.w_shape[1] > 1 or taps == 1):
         return None
     work = GroupedWork(geometry, down, across, by_rows, prod(geometry.x_shape[2:]) * item % _SET == 0)
-    gathered = prod(geometry.y_shape[1:]) * taps * item // _GATHERS_PER_PASS  # for an image
+    gathered = prod(geometry.y_shape[1:]) * taps * item // _GATHERS_PER_PASS  # per image
     is_shared = cut.threads > 1 and _threads.pays(geometry.x_shape[0] * gathered)
     is_cut = cut.threads > 1 and _threads.pays(cut.images * gathered)
     blocks = _blocks(work, item, cut if is_cut else replace(cut, threads=1), cut.share_of(bytes_))
@@ -175,7 +180,7 @@ def _has_good_rows(down: _Axis, across: _Axis) -> bool:
 
 
 def _blocks(work: GroupedWork, item: int, cut: Cut, budget: int) -> tuple[Block, ...]:
-    """Cut the work into blocks that stay in a core's cache; none where a row does not fit, or runs would be short."""
+    """Return blocks that stay in a core's cache; none if one row does not fit, or inner loops would be short."""
     images, threads, group, height = cut.images, cut.threads, work.geometry.group, work.down.outputs
     least, rows, tile = 1, height, min(_TILE_BYTES, budget) // item
     if not work.by_rows:
@@ -190,13 +195,13 @@ def _blocks(work: GroupedWork, item: int, cut: Cut, budget: int) -> tuple[Block,
         groups = _apart(group, groups, item)
     together, every = 1, work.geometry.x_shape[0]
     if (groups, rows) == (group, height):
-        many = every if cut.alone and work.by_rows else images  # NumPy multiplies images one by one
+        many = every if cut.alone and work.by_rows else images  # matmul treats each image as a GEMM of its own
         together = max(1, min(-(-many // (ALONE.threads if cut.alone else threads)), tile // (group * size)))
     return tuple(product(spans(every, together), spans(group, groups), spans(height, rows)))
 
 
 def _apart(channels: int, most: int, item: int) -> int:
-    """Return how many channels to take at a time: even parts of all, in vectors, at no distance that a cache minds."""
+    """Return the channels per block: equal parts, whole SIMD vectors, no row distance that causes cache conflicts."""
     parts = -(-channels // most)
     if parts == 1 and channels * item % _PAGE:
         return channels
@@ -205,17 +210,17 @@ def _apart(channels: int, most: int, item: int) -> int:
 
 
 def _phases(axis: _Axis) -> int:
-    """Return how many phases of a stride the taps meet."""
+    """Return how many phases of the stride (residues of an input's position) the taps of a row use."""
     return min(axis.stride // gcd(axis.stride, axis.dilation), axis.kernel)
 
 
 def _places(axis: _Axis) -> int:
-    """Return how many places of a phase the outputs see."""
+    """Return how many inputs of one phase the outputs of a row use, padding included."""
     return axis.outputs + (axis.kernel - 1) * axis.dilation // axis.stride
 
 
 def _matrices(w: Array, work: GroupedWork, accumulator: str) -> Array:
-    """Return weights as (G, 1, M/G, depth), taps of a row last, for products by rows; else (k_1, k_2, C)."""
+    """Return the weights as a GEMM operand (G, 1, M/G, k_1 * C/G * k_2) by rows, or as (k_1, k_2, C) by channels."""
     taps = work.down.kernel, work.across.kernel
     if not work.by_rows:
         return np.ascontiguousarray(w.reshape(-1, *taps).transpose(1, 2, 0), accumulator)
@@ -239,21 +244,22 @@ def _run(
 
 @dataclass(frozen=True, slots=True)
 class _Buffers:
-    """A thread's memory for blocks of one shape, zeros of the padding in their place.
+    """One thread's buffers for blocks of one shape; the zeros of the padding are already in place.
 
     Attributes
     ----------
     fills : list of (view (images, channels, …), index of inputs)
+        Copies from x into the buffers.
     gathers : list of (view, view)
-        What is copied where after that.
+        Copies between buffers after that: destination and source.
     inputs : array
-        Operand of the product.
+        Operand of `matmul` or `einsum`: a strided view of the buffers.
     weights : None or array
-        Place for those of the block, once for every column.
+        By channels: room for the block's weights, repeated for every output column.
     products : array
-        Its result.
+        Result of `matmul` or `einsum`.
     sums : array (images, M, rows, columns)
-        The same elements.
+        A view of ``products``.
     """
 
     fills: list[tuple[Array, Any]]
@@ -265,13 +271,13 @@ class _Buffers:
 
 
 class _GroupedProduct:
-    """The products of all blocks."""
+    """Computes the blocks of one convolution; each thread reuses its buffers from block to block."""
 
     def __init__(
         self, x: Array, weights: Array, bias: Array | None, y: Array, finish: Finish, work: GroupedWork
     ) -> None:
         self._x, self._weights, self._bias, self._y, self._finish, self._work = x, weights, bias, y, finish, work
-        self._buffers: dict[int, tuple[Any, _Buffers]] = {}  # by thread, those of the last shape
+        self._buffers: dict[int, tuple[Any, _Buffers]] = {}  # by thread: shape and buffers of its last block
 
     def compute(self, block: Block) -> None:
         """Compute one block and store it."""
@@ -312,7 +318,7 @@ class _GroupedProduct:
         return known[1]
 
     def _for_channels(self, images: int, channels: int, rows: Span) -> _Buffers:
-        """Make the memory of products by channels: inputs with their channels last."""
+        """Allocate the buffers of the algorithm by channels: inputs as channels-last, with padding."""
         down, across, dtype = self._work.down, self._work.across, self._weights.dtype
         seen, extents = (down.seen(rows[1] - rows[0]), across.seen(across.outputs)), (rows[1] - rows[0], across.outputs)
         planes = SCRATCH.take("planes", (images, *seen, channels), dtype)
@@ -334,7 +340,7 @@ class _GroupedProduct:
         inputs = np.ndarray((images, *taps, *extents, channels), dtype, planes.base, 0, steps)
         products = SCRATCH.take("sums", (images, *extents, channels), dtype)
         sums = products.transpose(0, 3, 1, 2)
-        if across.stride == 1:  # then columns and their channels are one run, of which NumPy would not think itself
+        if across.stride == 1:  # columns and channels are contiguous: merge them, as einsum does not
             run = (extents[1] * channels,)
             inputs = np.ndarray((*inputs.shape[:4], *run), dtype, planes.base, 0, (*steps[:4], item))
             products = products.reshape(images, extents[0], *run)
@@ -343,7 +349,7 @@ class _GroupedProduct:
         return _Buffers([(fill, reads)], gathers, inputs, weights, products, sums)
 
     def _for_rows(self, images: int, groups: int, rows: Span) -> _Buffers:
-        """Make the memory of products by rows: inputs by phases of the stride, then what every tap sees of them."""
+        """Allocate the buffers of the algorithm by rows: inputs split by phase of the stride, then row-wise im2col."""
         work, down, across, dtype = self._work, self._work.down, self._work.across, self._weights.dtype
         channels, height, width = work.channels, down.seen(rows[1] - rows[0]), across.outputs
         planes = SCRATCH.take("planes", (images, groups * channels, height, _phases(across), _places(across)), dtype)

@@ -1,9 +1,11 @@
-"""Overlap-add: one GEMM of all positions with some taps and channels, whose products are added where the taps reach.
+"""Overlap-add (GEMM and col2im): multiply every input by all taps, then add the products to the outputs.
 
-``parts[p, m, t] = sum over c of x[c, p] * w[c, m, t]``, then ``total[m, p * s + offset(t)] += parts[p, m, t]`` in an
-accumulator that has the order of y. Taps whose offsets lie in the same stride are added in one step, so a stride of
-1024 costs as few steps as one of 2. Rows, taps, channels and positions are cut until all buffers fit: it is chosen
-for strides with many phases, and where other ways need more workspace. Only inputs that exist are multiplied.
+``parts[p, m, t] = sum over c of x[c, p] * w[c, m, t]`` is one GEMM over the inputs, then
+``total[m, p * s + offset(t)] += parts[p, m, t]`` is col2im, into an accumulator in the order of y. All taps that fall
+into the same stride are added in one NumPy call, so a stride of 1024 takes no more calls than one of 2. Output
+channels, taps, input channels and positions are blocked until all buffers fit the workspace. It is chosen for strides
+with many phases, for kernels with far more taps than inputs, and if the other algorithms need too much workspace.
+Padding is never multiplied, so weights need not be finite.
 """
 
 from __future__ import annotations
@@ -38,16 +40,16 @@ from gpuconv.cpu._workspace import (
 )
 from gpuconv.rules.geometry import tap_range
 
-_TILE_BYTES = 16 * 2**20  # of a block's buffers: products of more are not faster
-_WIDE = 256  # positions or channels from which a product is efficient
-_DEEP = 64  # channels whose weights are copied at a time, at least
-_FEW_SUMS, _MANY_SUMS = 2**11, 2**15  # sums of one phase: the first take less time to add than to start
-_FEWER = 4  # times as many taps as steps, from which it is worth taking fewer steps
-_RUN = 16  # taps side by side that are worth being the inner loop of an addition
+_TILE_BYTES = 16 * 2**20  # of a block's buffers: larger GEMMs are not faster
+_WIDE = 256  # positions or channels from which a GEMM is efficient
+_DEEP = 64  # input channels (K) below which a block is not cut further along them by preference
+_FEW_SUMS, _MANY_SUMS = 2**11, 2**15  # sums per phase: adding the first takes less time than NumPy's call overhead
+_FEWER = 4  # ratio of taps to additions of arrays from which fewer additions pay
+_RUN = 16  # adjacent taps from which they are the inner loop of an addition
 
 
 class Term(NamedTuple):
-    """Inputs (N, C, p_1, …), their weights (G, C/G, M/G, k_1, …), and per spatial axis the offset of every tap."""
+    """Inputs (N, C, p_1, …), weights (G, C/G, M/G, k_1, …), and per spatial axis the output offset of every tap."""
 
     x: Array
     weights: Array
@@ -56,7 +58,7 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OverlapAdd:
-    """The sum of terms, y (N, M, …): input ``p`` reaches output ``p * stride + offset`` along each axis."""
+    """A problem: y (N, M, …) is the sum of terms. Input ``p`` adds to output ``p * stride + offset`` on each axis."""
 
     terms: tuple[Term, ...]
     b: Array | None
@@ -67,21 +69,21 @@ class OverlapAdd:
 
 
 class Sizes(NamedTuple):
-    """What decides how a problem is cut.
+    """The sizes of a problem, from which its blocks are planned.
 
     Attributes
     ----------
     inputs, kernel : tuple of int
-        Per spatial axis, those of the largest term.
+        Extents per spatial axis, of the largest term.
     steps : tuple of int
-        Per spatial axis, the distance of two taps in outputs.
+        Distance of adjacent taps in outputs, per spatial axis.
     outputs : tuple of int
-        Per spatial axis, the outputs of one phase of the stride.
+        Outputs of one phase of the stride, per spatial axis.
     strides : tuple of int
     groups, rows, channels : int
-        Groups, and of one group the output and the input channels.
+        Number of groups; output and input channels of one group.
     in_place : bool
-        Whether the weights of whole rows are multiplied from where they are, without a copy.
+        Whether all weights are contiguous and in the accumulator's type, so that GEMM can read them without a copy.
     """
 
     inputs: Ints
@@ -96,7 +98,7 @@ class Sizes(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """How much is computed at a time; ``box`` has the outputs of one phase along every spatial axis."""
+    """The size of a block; ``box`` is its number of outputs of one phase along each spatial axis."""
 
     images: int
     groups: int
@@ -106,7 +108,7 @@ class Piece(NamedTuple):
     box: Ints
 
     def elements(self, sizes: Sizes) -> dict[str, int]:
-        """Return the elements of each buffer of one block."""
+        """Return the elements of each buffer of one block, by the buffer's name."""
         axes = zip(sizes.inputs, self.box, self.taps, sizes.steps, sizes.strides, strict=True)
         positions = prod(min(n, u - (1 - k) * step // s) for n, u, k, step, s in axes) * self.images * self.groups
         weights = self.rows * prod(self.taps) * self.channels * self.groups
@@ -120,7 +122,7 @@ class Piece(NamedTuple):
 
 
 def sizes_of(problem: OverlapAdd) -> Sizes:
-    """Return what decides how the problem is cut."""
+    """Return the sizes of a problem, for :func:`plan`."""
     terms, (groups, channels, rows) = problem.terms, problem.terms[0].weights.shape[:3]
     in_place = all(
         term.weights.flags.c_contiguous and term.weights.flags.aligned and term.weights.dtype == problem.accumulator
@@ -140,9 +142,10 @@ def sizes_of(problem: OverlapAdd) -> Sizes:
 
 
 def pays(problem: OverlapAdd, cut: Cut) -> bool:
-    """Tell whether this is faster than adding tap by tap, phase by phase: there are phases, and few sums of each.
+    """Return whether overlap-add is faster than scatter (``_scatter.py``), which adds tap by tap and phase by phase.
 
-    Or they are so many along the last axis that taps are added in long runs; or there are far fewer inputs than taps.
+    It is with several phases of few outputs each; with a stride so long that adjacent taps make a long inner loop; or
+    with far fewer inputs than taps.
     """
     if _saves_steps(problem, cut):
         return True
@@ -154,22 +157,22 @@ def pays(problem: OverlapAdd, cut: Cut) -> bool:
 
 
 def _saves_steps(problem: OverlapAdd, cut: Cut) -> bool:
-    """Tell whether taps are so many more than steps that starting an addition for each takes the most time."""
+    """Return whether merged additions pay: scatter's time would mostly be the overhead of one call per tap."""
     inputs = problem.terms[0].x.shape[2:]
     kernel = problem.terms[0].weights.shape[3:]
     axes = zip(inputs, problem.terms[0].offsets, problem.strides, strict=True)
     steps = prod(min(n, _runs_of(offsets, s)) for n, offsets, s in axes)
-    sums = cut.images * problem.y.shape[1] * prod(inputs)  # of a tap
+    sums = cut.images * problem.y.shape[1] * prod(inputs)  # per tap
     return prod(kernel) >= _FEWER * steps and (sums < _MANY_SUMS or inputs[-1] < _RUN)
 
 
 def _runs_of(offsets: range, stride: int) -> int:
-    """Return how many strides the taps of an axis reach, at most."""
+    """Return how many strides the taps of an axis span, at most."""
     return min(len(offsets), abs(offsets[-1] - offsets[0]) // stride + 2)
 
 
 def run(problem: OverlapAdd, cut: Cut) -> bool:
-    """Write the result into y; return False where not even one output of each phase fits the workspace."""
+    """Write the result into y; return False if not even one output of each phase fits the workspace."""
     if not problem.terms:  # no tap meets an input
         fill(problem.y, problem.b, problem.finish, problem.accumulator)
         return True
@@ -182,9 +185,9 @@ def run(problem: OverlapAdd, cut: Cut) -> bool:
     piece = plan(sizes, cut.images, cut_for, tile)
     if piece is None:
         return False
-    thin = prod(sizes.inputs) == 1 or (cut.alone and piece.box != sizes.outputs)  # a block may see one input
+    thin = prod(sizes.inputs) == 1 or (cut.alone and piece.box != sizes.outputs)  # a block may have one input
     by = _blas.share(of_image * images, threads, thin)
-    if cut.alone:  # several images make one call of NumPy, but each a product of its own
+    if cut.alone:  # several images per NumPy call, but a GEMM for each
         together = tile // sum(piece.elements(sizes).values())
         piece = piece._replace(images=max(1, min(-(-images // threads), together)))
     work = product(
@@ -199,7 +202,7 @@ def run(problem: OverlapAdd, cut: Cut) -> bool:
 
 @lru_cache(maxsize=256)
 def plan(sizes: Sizes, images: int, threads: int, most: int) -> Piece | None:
-    """Cut a problem until the buffers of one block have ``most`` elements; None where the least one has more."""
+    """Return a block size whose buffers have at most ``most`` elements; None if the smallest block has more."""
     piece = Piece(-(-images // threads), sizes.groups, sizes.rows, sizes.channels, sizes.kernel, sizes.outputs)
     while sum((elements := piece.elements(sizes)).values()) > most:
         smaller = _smaller(piece, sizes, elements)
@@ -214,9 +217,9 @@ def plan(sizes: Sizes, images: int, threads: int, most: int) -> Piece | None:
 
 
 def _smaller(piece: Piece, sizes: Sizes, elements: dict[str, int]) -> Piece | None:
-    """Halve what the largest buffer is made of: first that which costs least; None where all is 1."""
+    """Halve the dimension of the largest buffer whose halving costs least time; None if all are 1."""
     largest = max(elements, key=lambda name: elements[name])
-    many = piece.rows * prod(piece.taps) * piece.channels > _DEEP * _WIDE  # weights, converted for every block
+    many = piece.rows * prod(piece.taps) * piece.channels > _DEEP * _WIDE  # weights to convert for each block
     if piece.images > 1 and not (largest == "weights" and many):
         return piece._replace(images=-(-piece.images // 2))
     if piece.groups > 1:
@@ -228,7 +231,7 @@ def _smaller(piece: Piece, sizes: Sizes, elements: dict[str, int]) -> Piece | No
         "taps": piece._replace(taps=shrink(piece.taps, prod(piece.taps) // 2)),
         "box": piece._replace(box=shrink(piece.box, outputs // 2)),
     }
-    pays = {  # neighbouring blocks compute the positions between them twice, so a box is not to be small beside those
+    pays = {  # adjacent blocks recompute the halo between them, so a box should be large compared with it
         "channels": piece.channels > _DEEP,
         "rows": piece.rows * prod(piece.taps) > _WIDE,
         "taps": prod(piece.taps) > 1 and (positions > 2 * outputs or piece.rows * prod(piece.taps) > _DEEP),
@@ -245,7 +248,7 @@ def _smaller(piece: Piece, sizes: Sizes, elements: dict[str, int]) -> Piece | No
 
 
 def _compute(problem: OverlapAdd, piece: Piece, alone: bool, images: Span, groups: Span, rows: Span, box: Box) -> None:
-    """Compute one block and store it; ``alone`` images are not multiplied together."""
+    """Compute one block and store it; with ``alone`` (batch-invariant), each image is a GEMM of its own."""
     counts = [stop - start for start, stop in (images, groups, rows)]
     extents = [stop - start for start, stop in box]
     total = SCRATCH.take(
@@ -268,7 +271,7 @@ def _compute(problem: OverlapAdd, piece: Piece, alone: bool, images: Span, group
 
 
 def by_phase(total: Array, extents: Ints, strides: Ints) -> Array:
-    """Return a view (…, s_1, …, s_n, u_1, …, u_n) of sums (…, u_1 * s_1, …, u_n * s_n)."""
+    """Return a view of sums (…, u_1 * s_1, …, u_n * s_n) by phase: (…, s_1, …, s_n, u_1, …, u_n)."""
     outer = total.shape[:3]
     rank = len(strides)
     split = total.reshape(*outer, *(n for pair in zip(extents, strides, strict=True) for n in pair))
@@ -276,7 +279,7 @@ def by_phase(total: Array, extents: Ints, strides: Ints) -> Array:
 
 
 def _inputs(extents: Ints, offsets: tuple[range, ...], strides: Ints, box: Box) -> Box | None:
-    """Return the inputs that reach a box of outputs through some taps, or None where none does."""
+    """Return the inputs that contribute to a box of outputs through these taps, or None if there are none."""
     found = []
     for n, axis, s, (a, b) in zip(extents, offsets, strides, box, strict=True):
         first, last = sorted((axis[0] // s, axis[-1] // s))
@@ -285,7 +288,7 @@ def _inputs(extents: Ints, offsets: tuple[range, ...], strides: Ints, box: Box) 
 
 
 def _weights(weights: Array, groups: Span, channels: Span, rows: Span, taps: Box, accumulator: str) -> Array:
-    """Return some weights (groups, channels, rows, k_1, …) in the accumulator's type; a view if possible."""
+    """Return a part of the weights (groups, channels, rows, k_1, …) in the accumulator's type; a view if possible."""
     place = first_axes(slice(*groups), slice(*channels), slice(*rows), tuple(slice(*span) for span in taps))
     part: Array = weights[place]
     if part.dtype != accumulator:
@@ -300,7 +303,7 @@ def _columns(
 ) -> Array:
     """Return the inputs of a block in the accumulator's type; a view if possible.
 
-    The shape is (groups, channels, images, p_1, …), or of images that are alone (images, groups, channels, p_1, …).
+    The shape is (groups, channels, images, p_1, …), or (images, groups, channels, p_1, …) with ``alone``.
     """
     of_group = term.weights.shape[1]
     x = term.x[(slice(*images), slice(groups[0] * of_group, groups[1] * of_group), *(slice(*span) for span in inputs))]
@@ -315,10 +318,10 @@ def _columns(
 
 
 def _products(columns: Array, weights: Array, taps_last: bool, alone: bool) -> Array:
-    """Return the products (images, groups, rows, k_1, …, p_1, …), in memory with the taps or the positions last."""
+    """Return the GEMM's result (images, groups, rows, k_1, …, p_1, …); taps or positions are innermost in memory."""
     (groups, channels, rows, *taps), rank = weights.shape, weights.ndim - 3
     images, positions = columns.shape[0 if alone else 2], columns.shape[3:]
-    columns = columns.reshape(*columns.shape[: 2 + alone], -1)  # all images' positions side by side, or each its own
+    columns = columns.reshape(*columns.shape[: 2 + alone], -1)  # images merged along the positions, or separate
     weights = weights.reshape(groups, channels, rows * prod(taps))
     if taps_last:
         left, right = columns.swapaxes(-2, -1), weights
@@ -326,7 +329,7 @@ def _products(columns: Array, weights: Array, taps_last: bool, alone: bool) -> A
         left, right = weights.swapaxes(-2, -1), columns
     parts = SCRATCH.take("parts", (*columns.shape[:-2], left.shape[-2], right.shape[-1]), columns.dtype)
     if channels == 1:
-        np.multiply(left, right, out=parts)  # faster than a product of matrices this thin
+        np.multiply(left, right, out=parts)  # faster than a GEMM with K = 1
     else:
         np.matmul(left, right, out=parts)
     if taps_last:
@@ -339,7 +342,7 @@ def _products(columns: Array, weights: Array, taps_last: bool, alone: bool) -> A
 
 
 def _takes_inputs(offsets: range, stride: int, inputs: Span) -> bool:
-    """Tell whether an axis has fewer inputs than its taps reach strides: then the taps of an input are one step."""
+    """Return whether an axis has fewer inputs than its taps span strides: then add all taps of one input at once."""
     return inputs[1] - inputs[0] < _runs_of(offsets, stride)
 
 
@@ -352,10 +355,10 @@ def _add(
     inputs: Box,
     by_inputs: list[bool],
 ) -> None:
-    """Add products to sums (images, groups, rows, u_1 * s_1, …).
+    """Add products to sums (images, groups, rows, u_1 * s_1, …): the col2im step.
 
-    Per axis, a step takes the taps of one stride for all inputs, or all taps of one input. Either way a sum gets its
-    products in the order of their taps.
+    Along each axis, one addition covers either the taps of one stride for all inputs, or all taps of one input
+    (``by_inputs``). Both add the products of an output in the order of the taps, so the bits are the same.
     """
     extents = [stop - start for start, stop in box]
     split = [(1, u * s) if whole else (u, s) for whole, u, s in zip(by_inputs, extents, strides, strict=True)]
@@ -369,9 +372,10 @@ def _add(
 
 
 def _taps_of(offsets: range, stride: int, outputs: Span, inputs: Span) -> Iterator[tuple[slice, slice, slice, slice]]:
-    """Yield for every input of an axis: taps, the input, and their outputs as phases of one stride, from the block's.
+    """Yield for every input of an axis: its taps, the input, and the outputs that they contribute to.
 
-    Inputs come in the order in which an output meets them through its taps from the first to the last.
+    Outputs are given as phases of a single stride and counted from the block's first. The inputs are ordered such that
+    each output gets its products from its first tap to its last.
     """
     rises, extent = offsets.step > 0, (outputs[1] - outputs[0]) * stride
     upwards = offsets if rises else offsets[::-1]
@@ -387,7 +391,7 @@ def _taps_of(offsets: range, stride: int, outputs: Span, inputs: Span) -> Iterat
 
 
 def _reached(offsets: range, stride: int, outputs: Span, inputs: Span) -> Iterator[tuple[slice, slice, slice, slice]]:
-    """Yield for the taps of every stride of an axis: taps, inputs, phases and outputs, counted from the block's."""
+    """Yield for the taps of every stride of an axis: taps, inputs, phases and outputs, relative to the block."""
     for quotient, taps, phases in _runs(offsets, stride):
         low, high = max(inputs[0], outputs[0] - quotient), min(inputs[1], outputs[1] - quotient)
         if low < high:
@@ -397,7 +401,7 @@ def _reached(offsets: range, stride: int, outputs: Span, inputs: Span) -> Iterat
 
 @lru_cache(maxsize=256)
 def _runs(offsets: range, stride: int) -> list[tuple[int, slice, slice]]:
-    """Group the taps of an axis by ``offset // stride``: return each quotient, its taps, and its phases."""
+    """Group the taps of an axis by ``offset // stride``; return each quotient with its taps and their phases."""
     runs = []
     for quotient, some in groupby(range(len(offsets)), lambda tap: offsets[tap] // stride):
         taps = list(some)
@@ -407,7 +411,7 @@ def _runs(offsets: range, stride: int) -> list[tuple[int, slice, slice]]:
 
 
 def store(problem: OverlapAdd, total: Array, images: Span, groups: Span, rows: Span, box: Box) -> None:
-    """Add the bias to the sums of a block, finish them, and write those that are outputs."""
+    """Add the bias to the sums of a block, apply the epilogue, and write those inside y."""
     of_group = problem.terms[0].weights.shape[2]
     channels = slice(groups[0] * of_group + rows[0], (groups[1] - 1) * of_group + rows[1])
     sizes = zip(box, problem.strides, problem.y.shape[2:], strict=True)
@@ -421,7 +425,7 @@ def store(problem: OverlapAdd, total: Array, images: Span, groups: Span, rows: S
 
 
 def remainders(offsets: range, stride: int, extent: int) -> list[tuple[slice, slice, range]]:
-    """Return the taps of each remainder, the inputs that they meet, and their offsets from input to output."""
+    """Return for each remainder of ``offset / stride``: its taps, the inputs they use, and their output offsets."""
     step = stride // gcd(stride, offsets.step)
     found = []
     for first in range(min(step, len(offsets))):

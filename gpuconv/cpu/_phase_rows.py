@@ -1,10 +1,10 @@
-"""ConvTranspose as a Conv of stride 1 that makes all phases of the stride at once, then moves them into place.
+"""ConvTranspose by implicit sub-pixel convolution: one im2col and GEMM computes all phases of the stride.
 
 Output ``u * s + r`` of phase ``r`` is the sum over taps ``t`` with ``offset(t) % s == r`` of
-``w[c, m, t] * x[c, u - offset(t) // s]``. So the phases are rows of one matrix, (output channels, phases) by (input
-channels, strides that the taps reach), which is multiplied with the windows of ``x``; a tap that is missing is zero.
-The products are sums already: they are written once each, where overlap-add (``_overlap_add.py``) adds one for every
-tap. That pays where the inputs gathered are fewer: few input channels, or a kernel of several strides.
+``w[c, m, t] * x[c, u - offset(t) // s]``. So M of the GEMM enumerates (output channel, phase), and K enumerates (input
+channel, stride that the taps span); a phase without a tap for some input gets a zero weight. The results are complete
+sums, which are interleaved into y once (depth to space); overlap-add (``_overlap_add.py``) adds once per tap instead.
+It is chosen if the predicted time is less: few input channels, or a kernel that spans several strides.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from gpuconv.cpu._workspace import (
 )
 from gpuconv.rules.geometry import tap_range
 
-_TILE_BYTES = 2 * 2**20  # of a block's buffers: a core's cache has them still when the products are moved
-_WIDE = 256  # positions from which a product is efficient
-_OPERATIONS, _ELEMENTS = 5e10, 1e9  # of a product, and copied or added, per second
+_TILE_BYTES = 2 * 2**20  # of a block's buffers: still in a core's cache when the results are interleaved
+_WIDE = 256  # positions (N) from which a GEMM is efficient
+_OPERATIONS, _ELEMENTS = 5e10, 1e9  # per second: GEMM operations, elements copied or added
 _STEP = 5e-6  # seconds of a call of NumPy
-_LOOP = 8  # elements copied or added in the time that a run of neighbours takes to start
-_MORE_STEPS = 10  # of the other ways: products are prepared, added to zeros, phase by phase, and stored
-_MARGIN = 0.9  # of the predicted time of overlap-add, up to which this way is taken
+_LOOP = 8  # cost of starting an inner loop, in elements copied or added
+_MORE_STEPS = 10  # further NumPy calls of the other algorithms: preparing, clearing and storing buffers
+_MARGIN = 0.9  # fraction of the other algorithm's predicted time up to which this one is chosen
 
 
 class Axis(NamedTuple):
-    """How the outputs of one phase meet the inputs of a spatial axis: output ``u`` sees ``u + start + j * step``.
+    """One spatial axis of the equivalent Conv of stride 1: output ``u`` uses inputs ``u + start + j * step``.
 
     Attributes
     ----------
     first, phases : int
-        The first phase of the stride that is made, and how many.
+        The first phase of the stride that has taps, and how many phases are computed.
     reached, step, start : int
-        How many inputs an output sees at most (``j`` counts them), how far apart, and the first, seen from ``u``.
+        Number of inputs that an output uses (``j`` counts them), their distance, and the first one relative to ``u``.
     before : int
-        Zeros before the first tap, so that taps and zeros are ``reached`` times ``phases``.
+        Zero weights before the first tap, which pad the taps to ``reached * phases``.
     """
 
     first: int
@@ -68,7 +68,7 @@ class Axis(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """How much is computed at a time; ``box`` has the outputs of one phase along every spatial axis."""
+    """The size of a block; ``box`` is its number of outputs of one phase along each spatial axis."""
 
     groups: int
     rows: int
@@ -77,7 +77,7 @@ class Piece(NamedTuple):
 
 
 def axis_of(offsets: range, stride: int) -> Axis | None:
-    """Describe an axis; None where the taps of a phase are neither side by side nor all there are."""
+    """Describe an axis; None if taps are dilated in a way that is no multiple of the stride."""
     away, first = divmod(offsets[0], stride)
     if offsets.step % stride == 0 or len(offsets) == 1:
         step = max(1, offsets.step // stride)
@@ -91,10 +91,10 @@ def axis_of(offsets: range, stride: int) -> Axis | None:
 
 
 def run(problem: OverlapAdd, cut: Cut, by_strides: bool) -> bool:
-    """Write the result of a problem of one term into y; return False where another way is faster, or must be taken.
+    """Write the result of a problem with one term into y; return False if another algorithm is faster or required.
 
-    That is where a zero of the padding would meet an infinite or NaN weight, or that of a missing tap such an input.
-    ``by_strides`` says that the other way is overlap-add, which adds the taps of a stride in one step.
+    Another one is required if padding meets weights that are not finite, or a zero weight of a missing tap meets such
+    an input. ``by_strides``: the alternative is overlap-add, which adds the taps of a stride in one call; else scatter.
     """
     (term,) = problem.terms
     sizes = _overlap_add.sizes_of(problem)._replace(in_place=True)
@@ -130,26 +130,26 @@ def _axes(offsets: tuple[range, ...], strides: Ints) -> tuple[Axis, ...] | None:
 
 
 def _products(sizes: Sizes, axes: tuple[Axis, ...]) -> int:
-    """Return the multiplications for an image."""
+    """Return the multiplications per image."""
     reached, phases = prod(axis.reached for axis in axes), prod(axis.phases for axis in axes)
     return sizes.groups * sizes.channels * reached * sizes.rows * phases * prod(sizes.outputs)
 
 
 def _steps(sizes: Sizes, axes: tuple[Axis, ...], by_strides: bool) -> int:
-    """Return how many additions of arrays the other ways make: one for every stride that taps reach, or every tap."""
+    """Return the alternative's additions of arrays: one per stride that taps span (``by_strides``), or one per tap."""
     reached = (min(n, axis.reached) for n, axis in zip(sizes.inputs, axes, strict=True))
     return prod(reached) if by_strides else prod(sizes.kernel)
 
 
 @lru_cache(maxsize=1024)
 def _pays(sizes: Sizes, axes: tuple[Axis, ...], images: int, steps: int) -> bool:
-    """Tell whether this is clearly faster than to multiply every input by every tap, and add in so many steps."""
+    """Return whether this is predicted to beat the alternative: one GEMM with all taps, and ``steps`` additions."""
     reached, phases, taps = prod(axis.reached for axis in axes), prod(axis.phases for axis in axes), prod(sizes.kernel)
     inputs, outputs = prod(sizes.inputs), prod(sizes.outputs)
     channels, rows = sizes.groups * sizes.channels, sizes.groups * sizes.rows
     gathered = outputs * channels * reached if reached > 1 else 0
     moved = outputs * rows * phases if max(sizes.strides) > 1 else 0
-    weights = channels * sizes.rows * (taps + 2 * reached * phases)  # as many elements for one image as for many
+    weights = channels * sizes.rows * (taps + 2 * reached * phases)  # once per call, for any number of images
     ours = 2 * _products(sizes, axes) / _OPERATIONS + _seconds(gathered + moved, sizes.outputs[-1])
     run = max(sizes.inputs[-1], min(sizes.kernel[-1], sizes.strides[-1]))
     theirs = 2 * inputs * channels * sizes.rows * taps / _OPERATIONS + _seconds(inputs * rows * taps, run)
@@ -157,12 +157,12 @@ def _pays(sizes: Sizes, axes: tuple[Axis, ...], images: int, steps: int) -> bool
 
 
 def _seconds(elements: int, run: int) -> float:
-    """Return the time in which so many elements are copied or added, of which so many are side by side."""
+    """Return the seconds to copy or add ``elements`` elements in inner loops of length ``run``."""
     return elements * (1 + _LOOP / run) / _ELEMENTS
 
 
 def _is_padded(sizes: Sizes, axes: tuple[Axis, ...]) -> bool:
-    """Tell whether some window reaches beyond the inputs."""
+    """Return whether some receptive field extends into the padding."""
     return any(
         axis.start < 0 or u - 1 + axis.start + (axis.reached - 1) * axis.step >= n
         for axis, u, n in zip(axes, sizes.outputs, sizes.inputs, strict=True)
@@ -170,15 +170,15 @@ def _is_padded(sizes: Sizes, axes: tuple[Axis, ...]) -> bool:
 
 
 def _lacks_taps(sizes: Sizes, axes: tuple[Axis, ...]) -> bool:
-    """Tell whether some phase has no tap for some input that it is multiplied with."""
+    """Return whether some phase has a zero weight, in place of a missing tap."""
     return any(axis.phases * axis.reached > k for axis, k in zip(axes, sizes.kernel, strict=True))
 
 
 @lru_cache(maxsize=256)
 def plan(sizes: Sizes, axes: tuple[Axis, ...], images: int, threads: int, budget: int, of_weights: int) -> Piece | None:
-    """Cut a problem into blocks of at most ``budget`` elements; None where narrow blocks or parts would be needed.
+    """Return a block size with buffers of at most ``budget`` elements; None if blocks would be too narrow to pay.
 
-    The matrices of a part have at most ``of_weights`` elements.
+    The weights of a part, which is some groups and output channels, have at most ``of_weights`` elements.
     """
     reached, phases = prod(axis.reached for axis in axes), prod(axis.phases for axis in axes)
     of_row = 2 * sizes.channels * reached * phases
@@ -202,7 +202,7 @@ def plan(sizes: Sizes, axes: tuple[Axis, ...], images: int, threads: int, budget
 
 
 def _elements(sizes: Sizes, axes: tuple[Axis, ...], rows: int, box: Ints) -> int:
-    """Return the elements of the buffers of a block of one group of one image."""
+    """Return the elements of all buffers of a block of one group of one image."""
     reached, phases = prod(axis.reached for axis in axes), prod(axis.phases for axis in axes)
     seen = prod(u + (axis.reached - 1) * axis.step for u, axis in zip(box, axes, strict=True))
     of_outputs = rows * (phases + prod(sizes.strides)) + sizes.channels * reached
@@ -210,7 +210,7 @@ def _elements(sizes: Sizes, axes: tuple[Axis, ...], rows: int, box: Ints) -> int
 
 
 def _matrices(problem: OverlapAdd, axes: tuple[Axis, ...], groups: Span, rows: Span) -> Array:
-    """Return weights (groups, rows * phases, channels * reached), zeros where a phase has no tap."""
+    """Return the GEMM operand (groups, rows * phases, channels * reached); zero where a phase has no tap."""
     part = problem.terms[0].weights[slice(*groups), :, slice(*rows)]
     taps = part.shape[3:]
     extents = tuple(axis.reached * axis.phases for axis in axes)
@@ -227,7 +227,7 @@ def _matrices(problem: OverlapAdd, axes: tuple[Axis, ...], groups: Span, rows: S
 
 
 class _PhaseRows(NamedTuple):
-    """The products of the matrices of some groups and output channels with all blocks."""
+    """The GEMMs of some groups and output channels with all blocks."""
 
     problem: OverlapAdd
     axes: tuple[Axis, ...]
@@ -246,7 +246,7 @@ class _PhaseRows(NamedTuple):
         shape = (groups, rows, count * prod(extents)) if merged else (count, groups, rows, prod(extents))
         products = SCRATCH.take("parts", shape, problem.accumulator)
         if depth == 1:
-            np.multiply(self.matrices, columns, out=products)  # faster than a product of matrices this thin
+            np.multiply(self.matrices, columns, out=products)  # faster than a GEMM with K = 1
         else:
             np.matmul(self.matrices, columns, out=products)
         if merged:
@@ -255,7 +255,7 @@ class _PhaseRows(NamedTuple):
         _overlap_add.store(problem, total, images, self.groups, self.rows, box)
 
     def _columns(self, images: Span, box: Box, extents: Ints, merged: bool) -> Array:
-        """Return what the outputs see, (images, groups, channels * reached, positions), or images among positions."""
+        """Return the im2col matrix (images, groups, channels * reached, positions); if ``merged``, images along N."""
         term, count, groups = self.problem.terms[0], images[1] - images[0], self.matrices.shape[0]
         of_group, dtype = term.weights.shape[1], self.problem.accumulator
         channels = slice(self.groups[0] * of_group, self.groups[1] * of_group)
@@ -269,7 +269,7 @@ class _PhaseRows(NamedTuple):
             padded[last_axes(inside)] = source
         reached = tuple(axis.reached for axis in self.axes)
         image, channel, *steps = padded.strides
-        # An axis of one element may have a step past any array; where it leads does not matter.
+        # Along an axis of one input, the step has no effect and may be huge: use 0.
         taps = [step * axis.step if axis.reached > 1 else 0 for step, axis in zip(steps, self.axes, strict=True)]
         view = np.lib.stride_tricks.as_strided(
             padded, (count, groups, of_group, *reached, *extents), (image, channel * of_group, channel, *taps, *steps)
@@ -285,7 +285,7 @@ class _PhaseRows(NamedTuple):
         return columns.reshape((groups, depth, -1) if merged else (count, groups, depth, prod(extents)))
 
     def _reads(self, box: Box) -> tuple[Ints, list[slice], list[slice]]:
-        """Return per spatial axis how many places a box of outputs sees, which of them get inputs, and which inputs."""
+        """Return per spatial axis: the extent of the receptive field, its in-bounds part, and the inputs there."""
         seen, inside, reads = [], [], []
         for (a, b), axis, n in zip(box, self.axes, self.problem.terms[0].x.shape[2:], strict=True):
             places, start = b - a + (axis.reached - 1) * axis.step, a + axis.start
@@ -297,7 +297,7 @@ class _PhaseRows(NamedTuple):
         return tuple(seen), inside, reads
 
     def _in_place(self, products: Array, extents: Ints) -> Array:
-        """Return products (images, groups, rows * phases, positions) as sums (images, groups, rows, u_1 * s_1, …)."""
+        """Interleave results (images, groups, rows * phases, positions) into (images, groups, rows, u_1 * s_1, …)."""
         strides, axes = self.problem.strides, self.axes
         count, groups = products.shape[:2]
         phases = tuple(axis.phases for axis in axes)

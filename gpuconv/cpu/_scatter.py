@@ -1,10 +1,10 @@
-"""Convolution as a matrix product whose result is added up: every input times every tap, then sums over taps.
+"""Scatter: one GEMM of all inputs with all taps, then col2im tap by tap, separately for each phase of the stride.
 
-``parts[m, t, p] = sum over c of w[c, m, t] * x[c, p]``, then ``y[m, p * s + offset(t)] += parts[m, t, p]``. This is
-ConvTranspose as it is defined; a Conv of stride 1 with few output channels is the same with other offsets, and cheaper
-so than by gathering many channels. Outputs ``u * s + phase`` of one phase are summed side by side in memory and
-spread out once. Only what exists is multiplied, so every input is exact. Overlap-add (``_overlap_add.py``) takes many
-phases with few sums each, and what needs more workspace.
+``parts[m, t, p] = sum over c of w[c, m, t] * x[c, p]``, then ``y[m, p * s + offset(t)] += parts[m, t, p]``. This is the
+definition of ConvTranspose, and its default algorithm. A Conv of stride 1 with few output channels is the same with
+negated offsets, and adds less than im2col would copy. The outputs ``u * s + phase`` of one phase are accumulated in a
+contiguous buffer, and written to y once. Padding is never multiplied, so weights need not be finite. Overlap-add
+(``_overlap_add.py``) replaces it for many phases with few outputs each, and if this one exceeds the workspace.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from gpuconv.cpu._workspace import (
     spans,
 )
 
-_TILE_BYTES = 16 * 2**20  # many small steps over phases and taps: worth more at a time than stays in a core's cache
-_WIDE = 256  # columns from which a product is efficient
+_TILE_BYTES = 16 * 2**20  # of a block: beyond a core's cache, to amortise one NumPy call per phase and tap
+_WIDE = 256  # columns (N) from which a GEMM is efficient
 
 
 @dataclass(frozen=True, slots=True)
 class ScatterProblem:
-    """Weights (G, C/G, M/G, k_1, …) and, per spatial axis, the stride and the offset of every tap, up or down."""
+    """A problem: weights (G, C/G, M/G, k_1, …), and per spatial axis the stride and the output offset of every tap."""
 
     x: Array
     weights: Array
@@ -60,12 +60,12 @@ class ScatterProblem:
 
 
 def serves(rank: int) -> bool:
-    """Tell whether arrays have room for the axes of products: those of taps and of positions, and three more."""
+    """Return whether products, with three axes and two per spatial axis, stay within NumPy's 64 axes."""
     return 2 * rank + 3 <= MOST_AXES
 
 
 def run(problem: ScatterProblem, cut: Cut) -> bool:
-    """Write the result into y; return False where the workspace is too small for this way."""
+    """Write the result into y; return False if the workspace is too small for this algorithm."""
     threads = _threads.count()
     positions = prod(problem.x.shape[2:])
     thin = positions == 1 or prod(problem.weights.shape[2:]) == 1
@@ -78,14 +78,14 @@ def run(problem: ScatterProblem, cut: Cut) -> bool:
     groups, _, rows = problem.weights.shape[:3]
     parts = [(slice(*g), slice(*m)) for g, m in product(spans(groups, plan.groups), spans(rows, plan.rows))]
     fits = problem.weights.size * np.dtype(problem.accumulator).itemsize <= limit() // 8
-    for some in [parts] if fits else [[part] for part in parts]:  # weights may have to be copied
+    for some in [parts] if fits else [[part] for part in parts]:  # by parts if a copy may not fit
         jobs = [_ScatteredProduct(problem, _matrix(problem, *part), *part, cut.alone) for part in some]
         _blas.run(lambda pair: pair[0].compute(pair[1]), list(product(jobs, work)), by, cut.at_once(limit()))
     return True
 
 
 def _coarse(problem: ScatterProblem) -> Ints:
-    """Outputs per phase and axis, at most."""
+    """Return the most outputs of a phase, per spatial axis."""
     return tuple(-(-n // s) for n, s in zip(problem.y.shape[2:], problem.strides, strict=True))
 
 
@@ -96,7 +96,7 @@ def _matrix(problem: ScatterProblem, groups: slice, rows: slice) -> Array:
 
 
 def _plan(problem: ScatterProblem, cut: Cut) -> BlockSize | None:
-    """Choose the block, or return None where the workspace is too small for any, or only for wasteful ones."""
+    """Return the block size; None if no block fits the workspace, or only blocks that are mostly halo."""
     item = np.dtype(problem.accumulator).itemsize
     images, threads = cut.images, cut.threads
     budget = cut.share_of(limit()) // item
@@ -115,9 +115,9 @@ def _plan(problem: ScatterProblem, cut: Cut) -> BlockSize | None:
     while _elements(problem, box, rows) > budget and prod(box) > 1:
         box = shrink(extents, prod(box) // 2)
     if box != extents and _inputs_reached(problem, box) > 3 * prod(box):
-        return None  # neighbouring blocks would compute most products again
+        return None  # adjacent blocks would recompute most products
     elements = _elements(problem, box, rows)
-    many = problem.x.shape[0] if cut.alone else images  # those that are alone make one call, not one product
+    many = problem.x.shape[0] if cut.alone else images  # batch-invariant: one call, but a GEMM per image
     together = max(1, min(-(-many // threads), tile // elements)) if box == extents else 1
     groups = tile // (elements * together) if rows == problem.weights.shape[2] else 1
     if group == 1:
@@ -126,27 +126,27 @@ def _plan(problem: ScatterProblem, cut: Cut) -> BlockSize | None:
 
 
 def _elements(problem: ScatterProblem, box: Ints, rows: int) -> int:
-    """Elements that one group of one image holds for a block: inputs, products, and sums of a phase."""
+    """Return the elements of a block of one group of one image: inputs, products, and the sums of one phase."""
     _, channels, _, *kernel = problem.weights.shape
     return int(_inputs_reached(problem, box) * (channels + rows * prod(kernel)) + rows * prod(box))
 
 
 def _inputs_reached(problem: ScatterProblem, box: Ints) -> int:
-    """Inputs of one channel that reach a box of outputs, at most."""
+    """Return the most inputs of one channel that contribute to a box of outputs."""
     axes = zip(problem.x.shape[2:], box, problem.offsets, problem.strides, strict=True)
     ends = ((n, u, *_ends(offsets, s)) for n, u, offsets, s in axes)
     return int(prod(min(n, u + last - first) for n, u, first, last in ends))
 
 
 def _ends(offsets: Sequence[int], stride: int) -> Span:
-    """Return the least and the greatest of an axis's offsets, which are in order, in strides."""
+    """Return the least and the greatest offset of an axis in whole strides; offsets are monotonic."""
     first, last = sorted((offsets[0] // stride, offsets[-1] // stride))
     return first, last
 
 
 @dataclass(frozen=True, slots=True)
 class _ScatteredProduct:
-    """The product of one set of weights with all blocks."""
+    """The GEMMs of some groups and output channels with all blocks."""
 
     problem: ScatterProblem
     matrix: Array
@@ -173,13 +173,13 @@ class _ScatteredProduct:
 
     @property
     def _channels(self) -> slice:
-        """Output channels of this job: whole groups, or part of the rows of one."""
+        """Output channels of this job: whole groups, or a part of one group."""
         per_group = self.problem.weights.shape[2]
         first = self.groups.start * per_group + self.rows.start
         return slice(first, first + (self.groups.stop - self.groups.start) * (self.rows.stop - self.rows.start))
 
     def _inputs(self, box: Box) -> Box | None:
-        """Return the inputs that reach a box of outputs, or None where none does."""
+        """Return the inputs that contribute to a box of outputs, or None if there are none."""
         problem = self.problem
         sizes = zip(box, problem.offsets, problem.strides, problem.x.shape[2:], strict=True)
         ends = ((a, b, n, *_ends(offsets, s)) for (a, b), offsets, s, n in sizes)
@@ -187,7 +187,7 @@ class _ScatteredProduct:
         return inputs if all(first < last for first, last in inputs) else None
 
     def _parts(self, images: slice, inputs: Box) -> Array:
-        """Return the products of every tap, (images, groups, rows, k_1, …, p_1, …)."""
+        """Return the GEMM's result, the products of every tap: (images, groups, rows, k_1, …, p_1, …)."""
         problem = self.problem
         channels, kernel = problem.weights.shape[1], problem.weights.shape[3:]
         count, groups = images.stop - images.start, self.matrix.shape[0]
@@ -195,7 +195,7 @@ class _ScatteredProduct:
         source = problem.x[(images, span, *(slice(*ends) for ends in inputs))].astype(problem.accumulator, copy=False)
         positions = source.shape[2:]
         rows = self.matrix.shape[1]
-        if count > 1 and not self.alone and prod(positions) < _WIDE:  # small images side by side make one wide product
+        if count > 1 and not self.alone and prod(positions) < _WIDE:  # merge small images along N
             columns = np.moveaxis(source.reshape(count, groups, channels, prod(positions)), 0, 2)
             shape: Ints = (groups, rows, count, prod(positions))
             parts = SCRATCH.take("parts", shape, problem.accumulator)
@@ -208,13 +208,13 @@ class _ScatteredProduct:
 
     def _multiply(self, columns: Array, parts: Array) -> None:
         if columns.shape[-2] == 1:
-            np.multiply(self.matrix, columns, out=parts)  # faster than a product of matrices this thin
+            np.multiply(self.matrix, columns, out=parts)  # faster than a GEMM with K = 1
         else:
             np.matmul(self.matrix, columns, out=parts)
 
 
 class _Step(NamedTuple):
-    """An addition of products to the sums of a phase: of which tap, what is read, where it goes, and whether to all."""
+    """One addition to the sums of a phase: the tap, which products, which sums, and whether these are all of them."""
 
     tap: Any
     reads: Any
@@ -226,7 +226,7 @@ class _Step(NamedTuple):
 def _steps(
     offsets: tuple[Sequence[int], ...], strides: Ints, box: Box, inputs: Box, outputs: Ints
 ) -> list[tuple[Any, list[_Step]]]:
-    """Return for every phase of a block of outputs the index of these, and one step for each of its taps."""
+    """Return for every phase with taps the index of its outputs in the block, and one addition per tap."""
     found = []
     for phase, taps in _phases(offsets, strides):
         extents = [len(range(p, n, s)) for p, n, s in zip(phase, outputs, strides, strict=True)]
@@ -237,7 +237,7 @@ def _steps(
 
 
 def _step(tap: Ints, axes: list[tuple[Sequence[int], int, Span, Span, int]]) -> _Step:
-    """Describe the addition of a tap, whose first input reaches an output that may lie before the block."""
+    """Describe the addition of one tap, clipped to the block."""
     starts = [o[t] // s + first - a for t, (o, s, (a, _), (first, _), _) in zip(tap, axes, strict=True)]
     sizes = [(start, last - first, n) for start, (*_, (first, last), n) in zip(starts, axes, strict=True)]
     reads = last_axes(slice(max(0, -start), max(0, n - start)) for start, _, n in sizes)
@@ -247,7 +247,7 @@ def _step(tap: Ints, axes: list[tuple[Sequence[int], int, Span, Span, int]]) -> 
 
 
 def _store(places: Array, parts: Array, bias: Array | None, finish: Finish, steps: list[_Step]) -> None:
-    """Add up the taps of one phase and write the sums to ``places`` (images, channels, u_1, …)."""
+    """Accumulate the taps of one phase, add bias and epilogue, and write to ``places`` (images, channels, u_1, …)."""
     extents = places.shape[2:]
     sums = SCRATCH.take("sums", (*parts.shape[:3], *extents), parts.dtype)
     if steps[0].covers and len(steps) == 1:
@@ -272,7 +272,7 @@ def _store(places: Array, parts: Array, bias: Array | None, finish: Finish, step
 
 @lru_cache(maxsize=256)
 def _phases(offsets: tuple[Sequence[int], ...], strides: Ints) -> list[tuple[Ints, list[Ints]]]:
-    """Return every phase that some tap reaches, with the indices of its taps in row-major order."""
+    """Return every phase that has taps, with the indices of its taps in row-major order."""
     axes: list[dict[int, list[int]]] = []
     for of_axis, stride in zip(offsets, strides, strict=True):
         by_phase: dict[int, list[int]] = {}

@@ -1,9 +1,9 @@
-"""Convolution tap by tap over what exists: the way that is exact for every input and fits any memory and rank.
+"""Tap-wise accumulation: one small GEMM per tap over its in-bounds inputs. The fallback for every other algorithm.
 
-Each tap multiplies just the inputs that it meets, so no zero is ever multiplied: infinite or NaN weights over
-padding add nothing. The faster ways hand over to this one where their arrays, with axes for taps beside those for
-positions, would have more axes than NumPy's can, and where one output of each phase exceeds a tiny workspace. Here
-no array has more axes than x and w.
+``y[m, q] += w[m, :, tap] @ x[:, q * s + offset(tap)]`` for each tap, restricted to outputs whose input exists. No zero
+of the padding is multiplied, so infinite or NaN weights over padding contribute nothing. It is chosen if the other
+algorithms do not fit: their arrays would need more than 64 axes (taps and positions), or even one output exceeds a tiny
+workspace. Here no array has more axes than x and w.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Slices = tuple[slice, ...]
 def conv(
     x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str, finish: Finish
 ) -> None:
-    """Write Conv into y."""
+    """Write Conv of x (N, C, …) and w (M, C/G, k_1, …), with bias and epilogue, into y (N, M, …)."""
     _run(x, w, b, y, geometry, accumulator, finish, _conv_axis, _conv_matrix)
 
 
 def conv_transpose(
     x: Array, w: Array, b: Array | None, y: Array, geometry: ConvTransposeGeometry, accumulator: str, finish: Finish
 ) -> None:
-    """Write ConvTranspose into y."""
+    """Write ConvTranspose of x (N, C, …) and w (C, M/G, k_1, …), with bias and epilogue, into y (N, M, …)."""
     _run(x, w, b, y, geometry, accumulator, finish, _conv_transpose_axis, _conv_transpose_matrix)
 
 
 def _conv_matrix(w: Array, first_row: int, rows: Span, _: int, channels: Span, tap: Ints) -> Array:
-    """Return the weights (rows, channels) of one tap, from where those of the group begin."""
+    """Return the weights (rows, channels) of one tap; ``first_row`` is the group's first output channel."""
     place = slice(first_row + rows[0], first_row + rows[1])
     matrix: Array = w[first_axes(place, slice(*channels), tap)]
     return matrix
@@ -49,7 +49,7 @@ def _conv_transpose_matrix(w: Array, _: int, rows: Span, first_channel: int, cha
 
 
 def _conv_axis(start: int, stop: int, extent: int, stride: int, offset: int) -> tuple[slice, slice]:
-    """Inputs met by the outputs ``start … stop`` of an axis, and which of those outputs meet one."""
+    """Return which inputs a tap reads for outputs ``start`` to ``stop`` of an axis, and which of these have one."""
     offset += start * stride
     low, high = tap_range(stop - start, extent, stride, offset)
     return _spread(low, high, stride, offset), slice(low, high)
@@ -79,7 +79,7 @@ def _run(
     group, met = geometry.group, geometry.met
     out_channels, in_channels = y.shape[1] // group, x.shape[1] // group
     item = np.dtype(accumulator).itemsize
-    channels = max(1, isqrt(limit() // (8 * item)))  # a block of weights takes an eighth of the limit
+    channels = max(1, isqrt(limit() // (8 * item)))  # a block of weights takes an eighth of the workspace
     rows, columns = min(out_channels, channels), min(in_channels, channels)
     chunk = shrink(y.shape[2:], max(1, limit() // (4 * item * (2 * rows + columns + 1))))
     for image, g, (m0, m1), box in product(

@@ -1,4 +1,4 @@
-"""How much memory the NumPy backend may take beside inputs and output, and how a problem is cut to fit it."""
+"""Workspace and blocking of the CPU backend: the limit on temporary memory, block sizes, and per-thread buffers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Ints = tuple[int, ...]
 Span = tuple[int, int]
 Box = tuple[Span, ...]
 
-MOST_AXES = 64  # of NumPy's arrays
-_DEFAULT_LIMIT = 256 * 2**20
-_LEAST = 16 * 2**10
-_MOST_ALONE = 8  # threads for which the workspace suffices, where blocks must not depend on how many there are
-_FEW_ALONE = 2  # the same of a small workspace: its blocks would be too small otherwise, and no more threads are let in
+MOST_AXES = 64  # of a NumPy array
+_DEFAULT_LIMIT = 256 * 2**20  # bytes
+_LEAST = 16 * 2**10  # bytes
+_MOST_ALONE = 8  # batch-invariant calls: threads among which the workspace is divided, however many there are
+_FEW_ALONE = 2  # the same for a small workspace, and then no more threads run: blocks would be too small
 _SMALL_BYTES = 64 * 2**20
 
 
 def limit() -> int:
-    """Return the bound on extra memory in bytes: ``GPUCONV_WORKSPACE_BYTES``, or 256 MiB."""
+    """Return the limit on temporary memory per call in bytes: ``GPUCONV_WORKSPACE_BYTES``, or 256 MiB."""
     return _environment.once(_limit)
 
 
@@ -37,7 +37,7 @@ def _limit() -> int:
 
 
 def shrink(extents: Ints, volume: int) -> Ints:
-    """Cut extents, outermost axis first, until their product is at most ``volume`` (or every extent is 1)."""
+    """Return smaller extents, cut from the outermost axis on, with a product of at most ``volume`` (or all 1)."""
     box = list(extents)
     for axis, extent in enumerate(box):
         inner = prod(box[axis + 1 :])
@@ -49,9 +49,10 @@ def shrink(extents: Ints, volume: int) -> Ints:
 
 
 def balance(box: Ints, extents: Ints, others: int, threads: int, least: int) -> Ints:
-    """Cut a box, or a little larger one, so that the threads finish together.
+    """Return a box of about the size of ``box`` such that the threads get equal numbers of boxes (wave quantisation).
 
-    There are ``others`` times as many boxes as cover ``extents``; none gets much smaller than ``least`` positions.
+    ``others`` is the number of copies of ``extents`` that are covered, such as images. The box gets about ``least``
+    positions or more.
     """
     cut = [axis for axis, (size, extent) in enumerate(zip(box, extents, strict=True)) if 1 < size < extent]
     cut = cut or [axis for axis, size in enumerate(box) if size > 1]
@@ -70,7 +71,7 @@ def balance(box: Ints, extents: Ints, others: int, threads: int, least: int) -> 
 
 
 def share_rows(rows: int, pieces: int, threads: int) -> int:
-    """Cut the output channels too where there are fewer pieces of work than threads."""
+    """Return the output channels per block: all ``rows``, or fewer if there are fewer ``pieces`` than threads."""
     return rows if pieces >= threads else max(min(rows, 16), -(-rows * pieces // threads))
 
 
@@ -80,12 +81,12 @@ def pieces(box: Ints, extents: Ints) -> int:
 
 
 def boxes(extents: Ints, chunk: Ints) -> Iterator[Box]:
-    """Cover ``extents`` with boxes of at most ``chunk``, in row-major order."""
+    """Yield boxes of at most ``chunk`` that cover ``extents``, in row-major order."""
     return product(*(list(spans(extent, step)) for extent, step in zip(extents, chunk, strict=True)))
 
 
 def spans(extent: int, step: int) -> Iterator[tuple[int, int]]:
-    """Cover ``range(extent)`` with half-open spans of at most ``step``."""
+    """Yield half-open spans of at most ``step`` that cover ``range(extent)``."""
     for start in range(0, extent, max(1, step)):
         yield start, min(start + step, extent)
 
@@ -99,25 +100,26 @@ def flat_index(box: Box, extents: Ints) -> int:
 
 
 def last_axes(parts: Iterable[slice]) -> Any:
-    """Return the index of these parts of the last axes."""
+    """Return the index expression that applies ``parts`` to the last axes."""
     return (..., *parts)
 
 
 def first_axes(*parts: slice | int | tuple[slice | int, ...]) -> Any:
-    """Return the index of these parts of the first axes, tuples spelled out."""
+    """Return the index expression that applies ``parts`` to the first axes; tuples among them are flattened."""
     return tuple(index for part in parts for index in (part if isinstance(part, tuple) else (part,)))
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """For how many images and threads a convolution is cut into blocks.
+    """What the blocks of a convolution are planned for.
 
     Attributes
     ----------
     images, threads : int
+        Number of images and of threads to divide the work among.
     alone : bool
-        Whether sums must not depend on what other images there are, nor on how often the weights have come before.
-        Then there may be more images and threads than it is cut for.
+        Whether the call is batch-invariant: an image's bits must not depend on other images, nor on whether the weights
+        have been used before. Then ``images`` and ``threads`` are nominal, and the call may have more.
     """
 
     images: int
@@ -125,22 +127,22 @@ class Cut:
     alone: bool = False
 
     def share_of(self, workspace: int) -> int:
-        """Return how many bytes of the workspace a block may take: half of a thread's share."""
+        """Return the bytes that one block may use: half of one thread's share of the workspace."""
         if not self.alone:
             return workspace // (2 * self.threads)
         return workspace // (2 * (_FEW_ALONE if workspace < _SMALL_BYTES else _MOST_ALONE))
 
     def at_once(self, workspace: int) -> int | None:
-        """Return how many threads may have a block at the same time, or None for any number."""
+        """Return how many threads may compute blocks at the same time; None if any number may."""
         return _FEW_ALONE if self.alone and workspace < _SMALL_BYTES else None
 
 
-ALONE = Cut(1, 2, alone=True)  # every block lies inside one image; more parts would gather inputs more often
+ALONE = Cut(1, 2, alone=True)  # blocks never span images; planning for more threads would enlarge halos
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSize:
-    """How much one block of a convolution takes: groups, output channels of a group, images, positions."""
+    """Size of a convolution's block: groups, output channels of a group, images, and positions per spatial axis."""
 
     groups: int
     rows: int
@@ -150,26 +152,27 @@ class BlockSize:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The images and positions of one block."""
+    """The images and output positions of one block."""
 
     images: slice
     box: Box
 
     @property
     def positions(self) -> Ints:
-        """Extent along every axis."""
+        """Number of outputs along each spatial axis."""
         return tuple(stop - start for start, stop in self.box)
 
 
 def blocks(images: int, extents: Ints, plan: BlockSize) -> list[Block]:
-    """Cut all images and positions as planned."""
+    """Return the blocks of a planned size that cover all images and output positions."""
     return [Block(slice(*span), box) for span, box in product(spans(images, plan.images), boxes(extents, plan.box))]
 
 
 def in_order(layout: str, x: Array, y: Array, compute: Callable[[Array, Array, slice], None]) -> None:
-    """Call ``compute(x, y, images)`` on arrays (N, C, …) that lie in memory as C-contiguous ones of a layout do.
+    """Call ``compute(x, y, images)`` with x and y (N, C, …) contiguous in ``layout`` ("NCHW" or "NHWC").
 
-    Where x or y lies otherwise, on copies of some images at a time.
+    Arrays with other strides are copied, some images at a time. Used by batch-invariant calls, whose bits must not
+    depend on strides.
     """
     if _lies(layout, x) and _lies(layout, y):
         compute(x, y, slice(None))
@@ -193,17 +196,17 @@ def _lies(layout: str, array: Array) -> bool:
 
 
 def _like(layout: str, array: Array) -> Array:
-    """Return an uninitialised array of the same shape and type that lies as one of a layout does."""
+    """Return an uninitialised array of the same shape (N, C, …) and dtype that is contiguous in ``layout``."""
     if layout.endswith("C"):
         return np.moveaxis(np.empty((array.shape[0], *array.shape[2:], array.shape[1]), array.dtype), -1, 1)
     return np.empty(array.shape, array.dtype)
 
 
 class Scratch(threading.local):
-    """Named buffers that each thread uses again from block to block and from call to call.
+    """Named buffers that each thread reuses from block to block and from call to call.
 
-    Memory that a thread has given back has to be mapped anew, page by page, which costs more than what is done in
-    it. What is kept from call to call is bounded.
+    Freed memory returns to the system and has to be mapped page by page again, which costs more than filling it. At
+    most 24 MiB per thread are kept between calls.
     """
 
     _KEPT_BYTES = 24 * 2**20
@@ -212,12 +215,12 @@ class Scratch(threading.local):
         self._buffers: dict[tuple[str, str], Array] = {}
 
     def take(self, name: str, shape: Ints, dtype: Any) -> Array:
-        """Return an uninitialised array of this shape, in the memory that the name had before if it suffices."""
+        """Return an uninitialised array, in the memory of the last one of this name and dtype if it is large enough."""
         size, key = prod(shape), (name, np.dtype(dtype).str)
         buffer = self._buffers.get(key)
         if buffer is None or buffer.size < size:
             self._buffers.pop(key, None)
-            del buffer  # before there is another: only one of them counts against the limit
+            del buffer  # before its replacement is allocated: the limit allows for one of them
             buffer = np.empty(size, dtype)
             if buffer.nbytes + sum(kept.nbytes for kept in self._buffers.values()) <= self._KEPT_BYTES:
                 self._buffers[key] = buffer

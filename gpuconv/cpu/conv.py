@@ -1,4 +1,10 @@
-"""Conv and ConvTranspose on NumPy arrays: which way to compute them."""
+"""Conv and ConvTranspose on NumPy arrays: choose an algorithm by shapes and estimated times, and run it.
+
+Conv is, in this order of preference where each one pays: overlap-add (`_overlap_add`, mostly padding, or large
+strides), direct grouped convolution (`_grouped`, few channels per group), scatter (`_scatter`, few output channels), or
+im2col with GEMM (`_gather`, the default). ConvTranspose is im2col (stride 1), one GEMM for all phases (`_phase_rows`),
+overlap-add or scatter. Tap-wise accumulation (`_taps`) takes what fits nothing else.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +25,12 @@ from gpuconv.cpu._workspace import ALONE, Array, Cut, in_order, last_axes, limit
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry
 
-_MORE_OUTPUTS = 4  # times the inputs: then most of what would be gathered is padding
-_ONE_BLOCK = 2**20  # elements of a group and their products that are multiplied at once
-_GATHERED, _ADDED, _OPERATIONS = 1e9, 5e8, 5e10  # elements, and operations of products, per second
-_RUN = 8  # elements that are added in the time that a run of neighbours takes to start
-_TERM = 1e-4  # seconds that a product of its own takes to be prepared and added
-_MORE = 2  # output channels for each input channel of a ConvTranspose that is computed as a Conv
+_MORE_OUTPUTS = 4  # ratio of outputs to inputs from which most of an im2col matrix would be padding
+_ONE_BLOCK = 2**20  # inputs of a group, and their products with all taps, up to which one block suffices
+_GATHERED, _ADDED, _OPERATIONS = 1e9, 5e8, 5e10  # per second: elements copied, elements added, GEMM operations
+_RUN = 8  # cost of starting an inner loop, in elements added
+_TERM = 1e-4  # seconds of overhead of each further GEMM
+_MORE = 2  # output channels per input channel from which a ConvTranspose of stride 1 is computed as a Conv
 
 
 @quietly
@@ -39,9 +45,10 @@ def conv(
     *,
     alone: str | None = None,
 ) -> None:
-    """Write Conv of x and w, plus b, into y, finished; ``facts`` are those of w.
+    """Write Conv of x (N, C, …) and w (M, C/G, k_1, …), plus b (M,), after the epilogue ``finish``, into y (N, M, …).
 
-    With ``alone``, the layout, an image's sums do not depend on other images, on threads, or on how x and y lie.
+    ``facts`` are those of constant weights w, else None. ``alone`` is the layout ("NCHW" or "NHWC") if the call is
+    batch-invariant: then an image's bits do not depend on other images, on threads, or on the strides of x and y.
     """
     if alone is None:
         _conv(x, w, b, y, geometry, finish, facts, Cut(x.shape[0], _threads.count()))
@@ -87,16 +94,16 @@ def _conv(
 
 
 def _adds_to_many(geometry: ConvGeometry) -> bool:
-    """Tell whether each of a few inputs had better be multiplied by all taps: far more outputs meet mostly padding."""
+    """Return whether overlap-add suits a Conv whose receptive fields are mostly padding: stride 1, and M < 2C."""
     rows, channels = geometry.w_shape[0] // geometry.group, geometry.w_shape[1]
     return max(geometry.strides) == 1 and rows < 2 * channels and _scatter.serves(len(geometry.kernel_shape))
 
 
 @lru_cache(maxsize=1024)
 def _adds_fewer(geometry: ConvGeometry, images: int) -> bool:
-    """Tell whether a Conv with strides gathers far more inputs for its outputs than it would add products of inputs.
+    """Return whether overlap-add is predicted to take less than half the time of im2col, for a Conv with strides.
 
-    Taps of one remainder of the stride are multiplied with the inputs that they meet: one product each.
+    Overlap-add computes one GEMM per phase of the stride: the taps of one remainder with the inputs that they use.
     """
     if max(geometry.strides) == 1 or not _scatter.serves(len(geometry.kernel_shape)):
         return False
@@ -123,13 +130,13 @@ def conv_transpose(
     *,
     alone: str | None = None,
 ) -> None:
-    """Write ConvTranspose of x and w, plus b, into y, finished; ``alone`` as in :func:`conv`."""
+    """Write ConvTranspose of x (N, C, …) and w (C, M/G, k_1, …), plus b, into y; arguments as in :func:`conv`."""
     if alone is None:
         _conv_transpose(x, w, b, y, geometry, finish, Cut(x.shape[0], _threads.count()))
         return
 
     def compute(x: Array, y: Array, images: slice) -> None:
-        # Whether inputs are finite may decide how they are computed: those of an image for this image.
+        # The algorithm may depend on whether inputs are finite; then it must be chosen for each image.
         step = 1 if x.shape[0] > 1 and not _gather.finite(x) else x.shape[0]
         for some in (slice(*span) for span in spans(x.shape[0], step)):
             part = x[some]
@@ -171,9 +178,9 @@ def _by_gathering(
     finish: Finish,
     cut: Cut,
 ) -> bool:
-    """Compute a ConvTranspose of stride 1 and few input channels as the Conv that it is, with the taps in reverse.
+    """Compute a ConvTranspose of stride 1 as a Conv with reversed taps, by im2col; return False if that does not pay.
 
-    Return False where it has other strides, or copying C inputs for every tap costs more than adding M products.
+    It pays for few input channels: im2col copies C inputs per tap, scatter adds M products per tap.
     """
     group, (channels, rows, *_) = geometry.group, w.shape
     channels //= group
@@ -206,17 +213,17 @@ def _by_gathering(
 
 
 def _by_taps(compute: Callable[[], None], cut: Cut) -> None:
-    """Compute tap by tap, with BLAS held at one thread where its number of threads must not show."""
+    """Run tap-wise accumulation; batch-invariant calls use one BLAS thread, as the number of threads changes bits."""
     _blas.run(lambda _: compute(), [0], _blas.Share.ALONE if cut.alone else _blas.Share.AT_ONCE)
 
 
 @lru_cache(maxsize=1024)
 def _adds_less_than_it_gathers(geometry: ConvGeometry, by_rows: bool) -> bool:
-    """Tell whether adding up M values per tap costs less than copying C per tap, or per tap of a row.
+    """Return whether scatter (M additions per output and tap) costs less than im2col (C copies per output and tap).
 
-    An addition costs about as much as copying two elements, and starting those of a tap as copying ten thousand; half
-    of the copies are of long runs. Not where the kernel's reach is long beside an image that is more than one block:
-    blocks would multiply too many inputs more than once.
+    The estimate: an addition costs as much as copying two elements, each tap 10,000 elements more, and half of the
+    copies are in long runs. With one GEMM per kernel row (``by_rows``), im2col copies only once per tap of a row. Large
+    images are cut into blocks with overlapping halos: scatter is not taken if that adds 10 % to the products.
     """
     rows, channels = geometry.w_shape[0] // geometry.group, geometry.w_shape[1]
     taps, last, positions = prod(geometry.kernel_shape), geometry.kernel_shape[-1], prod(geometry.y_shape[2:])
@@ -234,7 +241,7 @@ def _adds_less_than_it_gathers(geometry: ConvGeometry, by_rows: bool) -> bool:
 def _as_scatter(
     x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str, finish: Finish
 ) -> _scatter.ScatterProblem:
-    """Input ``q + offset`` of a Conv with stride 1 reaches output ``q``: the offsets the other way round."""
+    """Return a Conv of stride 1 as a scatter problem: output ``q`` uses input ``q + offset``; offsets are negated."""
     group = geometry.group
     weights = w.reshape(group, w.shape[0] // group, *w.shape[1:]).swapaxes(1, 2)  # (G, C/G, M/G, k_1, …)
     offsets = tuple(tuple(-offset for offset in axis) for axis in geometry.offsets)
@@ -244,7 +251,7 @@ def _as_scatter(
 def as_overlap_add(
     x: Array, w: Array, b: Array | None, y: Array, geometry: ConvGeometry, accumulator: str, finish: Finish
 ) -> OverlapAdd:
-    """Split a Conv by the remainders of ``offset / stride``: taps of one remainder are a Conv of stride 1."""
+    """Return a Conv as an overlap-add problem: one term per remainder of ``offset / stride``, each of stride 1."""
     weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:]).swapaxes(1, 2)
     axes = zip(geometry.offsets, geometry.strides, x.shape[2:], strict=True)
     terms = []

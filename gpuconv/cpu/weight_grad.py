@@ -1,9 +1,10 @@
-"""The gradient of weights on NumPy arrays: products of dy with the windows of x, summed by BLAS.
+"""Weight and bias gradients of Conv (wgrad) on NumPy arrays, by im2col and GEMM.
 
-``dw[m, c, t] = sum over images n and outputs q of dy[n, m, q] * x[n, c, q * s + offset(t)]``, where that input exists.
-Of most kernels some taps at a time are one product with gathered windows, zeros for the padding among them. Where
-a zero would meet an infinite or NaN dy, or most of a window is padding or gaps, each tap is a product of its own.
-Images and boxes of outputs come in row-major order, so that the sum does not depend on which thread makes it.
+``dw[m, c, t] = sum over images n and outputs q of dy[n, m, q] * x[n, c, q * s + offset(t)]``, over in-bounds inputs.
+The default is one GEMM of dy with the im2col matrix of x, for all taps that fit a block. With few filters, the im2col
+matrix of dy is smaller and is used instead. If inputs and outputs are few compared with taps, overlap-add is chosen.
+Each tap is a GEMM of its own if padding would meet a dy that is not finite, or would fill most of the im2col matrix.
+A sum runs over images and output blocks in row-major order, so its bits do not depend on the threads.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ from gpuconv.cpu.conv import as_overlap_add
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, Ints, tap_range
 
-_TILE_ELEMENTS = 2**20  # stays in cache, and is worth a turn of the interpreter
-_WIDE = 64  # outputs from which a product is efficient
-_DEEP, _MANY = 8, 4  # channels that are worth a sum of their own, and sums of a thread that come out even enough
-_COPY = 64  # operations of a product in the time in which an element of a window is copied
-_MOST_PHASES = 16  # of strides, each of which is a problem of its own
-_WORTH_A_PHASE = 50_000  # elements to copy, from which a problem of its own is worth its calls
-_FEW_PAIRS = 2  # pairs of an input and an output for each tap: then most taps meet few, and many none
-_SPARSE = 8  # inputs and zeros that windows are taken from, for each element of these
+_TILE_ELEMENTS = 2**20  # of a block: fits the cache, amortises the interpreter
+_WIDE = 64  # outputs (K of this GEMM) from which it is efficient
+_DEEP, _MANY = 8, 4  # least channels of a job; jobs per thread from which imbalance does not matter
+_COPY = 64  # GEMM operations in the time of copying an element of the im2col matrix
+_MOST_PHASES = 16  # of the strides, each of which is a problem of stride 1
+_WORTH_A_PHASE = 50_000  # elements of the im2col matrix that amortise the calls of one phase
+_FEW_PAIRS = 2  # (input, output) pairs per tap up to which most taps have few valid pairs, or none
+_SPARSE = 8  # most staged inputs and zeros for each element of the im2col matrix
 
 
 @_threads.quietly
 def weight_grad(x: Array, dy: Array, dw: Array, geometry: ConvGeometry) -> None:
-    """Write the gradient of Conv's weights into dw (M, C/group, k_1 … k_n)."""
+    """Write the weight gradient of Conv, from x (N, C, …) and dy (N, M, …), into dw (M, C/group, k_1 … k_n)."""
     if 0 in (x.size, dy.size, dw.size):
         dw[...] = 0
         return
@@ -67,8 +68,8 @@ def weight_grad(x: Array, dy: Array, dw: Array, geometry: ConvGeometry) -> None:
 
 
 def _weight_grad(x: Array, dw: Array, geometry: ConvGeometry, dy: Array, accumulator: str) -> None:
-    """Write the gradient, with windows of x or of dy."""
-    has_room = geometry.group == 1 or dw.nbytes <= limit() // 8  # groups are exchanged in a copy
+    """Write the gradient, with the im2col matrix of x or of dy, whichever is cheaper."""
+    has_room = geometry.group == 1 or dw.nbytes <= limit() // 8  # with groups, the result needs a transposed copy
     if not (has_room and _gathers_less_of_dy(geometry)):
         _by_either(x, dy, dw, geometry, accumulator)
         return
@@ -80,7 +81,7 @@ def _weight_grad(x: Array, dw: Array, geometry: ConvGeometry, dy: Array, accumul
     found = np.empty(exchanged.w_shape, dw.dtype)
     _by_either(dy, x, found, exchanged, accumulator)
     split = found.reshape(group, -1, *found.shape[1:]).swapaxes(1, 2)
-    dw.reshape(group, -1, *dw.shape[1:])[...] = split[reverse]  # a view: one axis becomes two
+    dw.reshape(group, -1, *dw.shape[1:])[...] = split[reverse]  # reshape gives a view: it splits one axis
 
 
 def _by_either(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumulator: str) -> None:
@@ -90,10 +91,9 @@ def _by_either(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumulat
 
 
 def _by_inputs(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumulator: str) -> bool:
-    """Multiply every input by every output and add the products to dw, where these are few beside the taps.
+    """Compute the gradient by overlap-add, if (input, output) pairs are few compared with taps; else return False.
 
-    That is a Conv of x (C, N, …) by dy (M, N, …) to dw (C, M, …), whose stride is the dilation and the reverse. Return
-    False where it is not the way.
+    dw (C, M, …) is the Conv of x (C, N, …) with dy (M, N, …) as weights, with strides and dilations exchanged.
     """
     pairs = prod(geometry.x_shape[2:]) * prod(geometry.y_shape[2:])
     if geometry.group > 1 or pairs > _FEW_PAIRS * prod(geometry.kernel_shape):
@@ -110,9 +110,9 @@ def _by_inputs(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumulat
 
 
 def _phases(x: Array, dw: Array, geometry: ConvGeometry) -> list[tuple[Array, Array, ConvGeometry]]:
-    """Split by the remainders of ``offset / stride`` where windows of dy are fewer then: inputs, taps and geometry.
+    """Split a problem by phase of the strides, if im2col of dy is cheaper then: a list of (x, dw, geometry).
 
-    Of a stride the taps of one remainder meet every so many inputs: with these alone it is a problem of stride 1.
+    Taps with one remainder of ``offset / stride`` only use every stride-th input: each phase is a problem of stride 1.
     """
     parts = _split(geometry)
     if parts is None:
@@ -157,9 +157,9 @@ def _split(geometry: ConvGeometry) -> list[tuple[Any, Any, ConvGeometry]] | None
 
 @lru_cache(maxsize=256)
 def _gathers_less_of_dy(geometry: ConvGeometry) -> bool:
-    """Tell whether windows of dy, one for each input of x, are enough fewer than those of x: few filters, stride 1.
+    """Return whether im2col of dy is cheaper than im2col of x: stride 1, and few filters compared with channels.
 
-    A copied element takes as much time as some operations of the products, which are more where x is larger than y.
+    Compares copies (each as expensive as 64 operations) and GEMM operations, which grow with the extents of x.
     """
     if max(geometry.strides) > 1:
         return False
@@ -170,9 +170,9 @@ def _gathers_less_of_dy(geometry: ConvGeometry) -> bool:
 
 
 def _exchanged(geometry: ConvGeometry) -> ConvGeometry:
-    """Return the geometry with x and dy in each other's place: input ``p`` meets output ``p - offset(t)``.
+    """Return the geometry with x and dy exchanged: input ``p`` meets output ``p - offset(t)``.
 
-    Of dw the channels and the filters of a group are exchanged, and the taps are in reverse.
+    Its dw has the channels and filters of each group exchanged, and the taps reversed.
     """
     axes = zip(geometry.kernel_shape, geometry.dilations, geometry.pads_begin, geometry.pads_end, strict=True)
     pads = [((k - 1) * d - begin, (k - 1) * d - end) for k, d, begin, end in axes]
@@ -186,7 +186,7 @@ def _exchanged(geometry: ConvGeometry) -> ConvGeometry:
 def _by_taps(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumulator: str) -> None:
     rows, columns = geometry.w_shape[0] // geometry.group, geometry.w_shape[1]
     budget = limit() // (2 * _threads.count() * np.dtype(accumulator).itemsize)
-    # A quarter of it holds the sums and a part to add, another one what is multiplied.
+    # One quarter of the budget holds the sums and a summand, another quarter the GEMM operands.
     most = max(1, isqrt(budget // 8))
     rows, columns = min(rows, most), min(columns, most)
     room = max(1, min(_TILE_ELEMENTS, budget // 4) // (rows + columns))
@@ -212,14 +212,14 @@ def _by_taps(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumulator
 
 @_threads.quietly
 def bias_grad(dy: Array, db: Array) -> None:
-    """Write the sums of dy (N, M, Q1 … Qn) over all but its channels into db (M,)."""
+    """Write the bias gradient into db (M,): the sums of dy (N, M, Q1 … Qn) over all axes but the channels."""
     axes = (0, *range(2, dy.ndim))
     db[...] = np.sum(dy, axis=axes, dtype=dtypes.accumulator(dy.dtype))
 
 
 @dataclass(frozen=True, slots=True)
 class _TapPart:
-    """One tap, some groups, rows and channels of each."""
+    """The gradient of one tap, for some groups and some filters and channels of each: one job."""
 
     x: Array
     dy: Array
@@ -233,7 +233,7 @@ class _TapPart:
     box: Ints
 
     def compute(self) -> None:
-        """Sum over all images and outputs, and store."""
+        """Accumulate one GEMM per image and box of outputs, and store the sums."""
         counts = [stop - start for start, stop in (self.groups, self.rows, self.channels)]
         total = np.zeros(counts, self.accumulator)
         g = self.geometry
@@ -245,11 +245,11 @@ class _TapPart:
                 place = tuple((low + a, low + b) for (low, _), (a, b) in zip(inside, box, strict=True))
                 total += self._products(image, place)
         of_tap = self.dw[first_axes(slice(None), slice(None), self.tap)]
-        of_groups = of_tap.reshape(g.group, g.w_shape[0] // g.group, g.w_shape[1])  # a view: one axis becomes two
+        of_groups = of_tap.reshape(g.group, g.w_shape[0] // g.group, g.w_shape[1])  # a view, as it splits an axis
         of_groups[slice(*self.groups), slice(*self.rows), slice(*self.channels)] = total
 
     def _products(self, image: int, box: Box) -> Array:
-        """Return the sums (groups, rows, channels) of one image's outputs in a box, all of which meet inputs."""
+        """Return the GEMM (groups, rows, channels) of one image and a box of outputs; all inputs are in bounds."""
         g = self.geometry
         offsets = [axis[t] for axis, t in zip(g.offsets, self.tap, strict=True)]
         steps = zip(box, g.strides, offsets, strict=True)
@@ -261,7 +261,7 @@ class _TapPart:
         return result
 
     def _matrix(self, name: str, image: Array, per_group: int, some: Span, box: list[slice]) -> Array:
-        """Return (groups, channels, positions) of one image in the accumulator's type."""
+        """Return one image's part as a GEMM operand (groups, channels, positions) in the accumulator's type."""
         groups = image.reshape(self.geometry.group, per_group, *image.shape[1:])  # a view
         part = groups[(slice(*self.groups), slice(*some), *box)]
         matrix = SCRATCH.take(name, part.shape, self.accumulator)
@@ -269,11 +269,11 @@ class _TapPart:
         return matrix.reshape(*part.shape[:2], prod(part.shape[2:]))
 
 
-# ---------------------------------------------------------------- windows
+# ---------------------------------------------------------------- im2col
 
 
 class Piece(NamedTuple):
-    """How much of dw is one sum of products, and of how many images and outputs each product is."""
+    """Block sizes: the part of dw that one job accumulates, and the images and outputs (K) of each of its GEMMs."""
 
     groups: int
     rows: int
@@ -284,9 +284,9 @@ class Piece(NamedTuple):
 
 
 def _by_windows(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumulator: str) -> bool:
-    """Write the gradient by products with several taps; return False where that is not the way."""
+    """Write the gradient by im2col of several taps; return False if another algorithm is faster or required."""
     taps, met = prod(geometry.kernel_shape), prod(map(len, geometry.met))
-    together = geometry.x_shape[0] > 1 and prod(geometry.y_shape[2:]) < _WIDE  # images in one product
+    together = geometry.x_shape[0] > 1 and prod(geometry.y_shape[2:]) < _WIDE  # several images per GEMM
     if (taps == 1 and not together) or 2 * met < taps or 2 * len(geometry.kernel_shape) + 3 > MOST_AXES:
         return False
     operations = _blas.operations(dw.size * dy.shape[0] * prod(dy.shape[2:]), accumulator)
@@ -309,16 +309,16 @@ def _by_windows(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumula
 
 
 def _is_inside(geometry: ConvGeometry) -> bool:
-    """Tell whether every tap of every output meets an input."""
+    """Return whether all receptive fields are in bounds."""
     axes = zip(geometry.offsets, geometry.y_shape[2:], geometry.strides, geometry.x_shape[2:], strict=True)
     return all(offsets[0] >= 0 and (q - 1) * s + offsets[-1] < n for offsets, q, s, n in axes)
 
 
 @lru_cache(maxsize=256)
 def plan(geometry: ConvGeometry, threads: int, budget: int) -> Piece | None:
-    """Cut dw and the outputs so that a thread's buffers have ``budget`` elements; None where padding would fill them.
+    """Return block sizes whose buffers have at most ``budget`` elements per thread; None if they hold mostly padding.
 
-    Half of them are the windows, what these are taken from, and dy; a quarter the sums and products to be added.
+    Half of the budget is for the im2col matrix, the staged inputs and dy; a quarter for the sums and the GEMM's result.
     """
     group, rows, channels = geometry.group, geometry.w_shape[0] // geometry.group, geometry.w_shape[1]
     images, *_ = geometry.x_shape
@@ -337,7 +337,7 @@ def plan(geometry: ConvGeometry, threads: int, budget: int) -> Piece | None:
         else:
             break
     jobs = _jobs(geometry, rows, channels, taps) * group
-    if jobs % threads and jobs < _MANY * threads and channels >= threads * _DEEP:  # so that threads finish together
+    if jobs % threads and jobs < _MANY * threads and channels >= threads * _DEEP:  # balance the threads
         channels = -(-channels // threads)
     while _jobs(geometry, rows, channels, taps) * group < threads and prod(taps) > 1:
         taps = shrink(taps, prod(taps) // 2)
@@ -355,20 +355,20 @@ def plan(geometry: ConvGeometry, threads: int, budget: int) -> Piece | None:
 
 
 def _jobs(geometry: ConvGeometry, rows: int, channels: int, taps: Ints) -> int:
-    """Return how many sums there are of each group."""
+    """Return the number of jobs per group."""
     of_taps = prod(-(-k // part) for k, part in zip(geometry.kernel_shape, taps, strict=True))
     return of_taps * -(-(geometry.w_shape[0] // geometry.group) // rows) * -(-geometry.w_shape[1] // channels)
 
 
 def _seen(geometry: ConvGeometry, taps: Ints, box: Ints) -> int:
-    """Return how many inputs of one channel, and zeros around them, some taps of a box of outputs see."""
+    """Return the size of the receptive field of a box of outputs through these taps, for one channel, with padding."""
     axes = zip(taps, box, geometry.strides, geometry.dilations, strict=True)
     return prod(q if k == 1 else (q - 1) * s + (k - 1) * d + 1 for k, q, s, d in axes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """The sums of some taps, groups, rows and channels."""
+    """The gradient of some taps, groups, filters (``rows``) and channels: one job."""
 
     x: Array
     dy: Array
@@ -382,7 +382,7 @@ class _Windows:
     channels: Span
 
     def compute(self) -> None:
-        """Sum over all images and outputs, and store."""
+        """Accumulate one GEMM per block of images and outputs, and store the sums."""
         g = self.geometry
         groups, rows, channels = (stop - start for start, stop in (self.groups, self.rows, self.channels))
         kernel = tuple(stop - start for start, stop in self.taps)
@@ -406,13 +406,13 @@ class _Windows:
         return matrix.reshape(*part.shape[:2], -1)
 
     def _part(self, array: Array, images: Span, some: Span, spatial: list[slice]) -> Array:
-        """Return a view (groups, rows or channels, images, …)."""
+        """Return a view (groups, rows or channels, images, …) of x or dy."""
         group = self.geometry.group
         split = array.reshape(len(array), group, array.shape[1] // group, *array.shape[2:])
         return np.moveaxis(split[(slice(*images), slice(*self.groups), slice(*some), *spatial)], 0, 2)
 
     def _gathered(self, images: Span, box: Box, kernel: Ints) -> Array:
-        """Return the windows as (groups, channels * taps, images * positions)."""
+        """Return the im2col matrix of x, (groups, channels * taps, images * positions)."""
         g, positions = self.geometry, tuple(stop - start for start, stop in box)
         reads, inside, extents = [], [], []
         for (a, b), (t, _), k, offsets, s, n in zip(
@@ -437,10 +437,10 @@ class _Windows:
 
 
 def _windows(seen: Array, shape: Ints, kernel: Ints, geometry: ConvGeometry) -> Array:
-    """Return a view (groups, channels, k_1 …, images, q_1 …) of inputs (groups, channels, images, …)."""
+    """Return the im2col matrix as a strided view (groups, channels, k_1 …, images, q_1 …) of the staged inputs."""
     group, channel, image, *steps = seen.strides
     axes = list(zip(steps, kernel, shape[-len(kernel) :], geometry.strides, geometry.dilations, strict=True))
-    # An axis of one element may have a stride or a dilation past any array; where it leads does not matter.
+    # Along an axis of one element, stride and dilation have no effect and may be huge: use 0 for them.
     taps = [step * d if k > 1 else 0 for step, k, _, _, d in axes]
     moves = [step * (s if k > 1 else 1) if q > 1 else 0 for step, k, q, s, _ in axes]
     return np.ndarray(shape, seen.dtype, seen, 0, (group, channel, *taps, image, *moves))

@@ -1,7 +1,8 @@
-"""Assertions for the tests of other implementations: how close is right, and which other rule explains what is not.
+"""Assertions for testing other implementations of Conv and ConvTranspose against ONNX's specification.
 
-They compare with the definition of each operator, in exact arithmetic and plain loops: for small arrays. They need the
-extra ``[onnx]``.
+Each element must lie within an error bound around the exact result. A failure also names a known deviation from the
+rules that would explain the result, if there is one. The exact result is computed by the operator's definition, in
+plain loops, so arrays should be small. Needs the extra ``[onnx]``.
 """
 
 from gpuconv.testing.assertions import assert_conv_close, assert_conv_transpose_close

@@ -1,4 +1,4 @@
-"""What gpuconv.testing offers."""
+"""The assertions of gpuconv.testing."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _TYPES = ("float16", "bfloat16", "float32", "float64")
 def assert_conv_close(
     got: npt.ArrayLike, x: npt.ArrayLike, w: npt.ArrayLike, b: npt.ArrayLike | None = None, **attributes: Any
 ) -> None:
-    """Assert that a result is that of ONNX's Conv, each element within its bound.
+    """Assert that each element of a result is within its error bound around ONNX's Conv of x and w.
 
     Parameters
     ----------
     got : array_like, shape (N, M, P1, …)
-        What is to be tested.
+        The result to test.
     x : array_like, shape (N, C, D1, …)
         float16, bfloat16, float32 or float64.
     w : array_like, shape (M, C/group, k1, …)
-        The dtype of x.
+        Same dtype as x.
     b : array_like, shape (M,), optional
-        The dtype of x.
+        Same dtype as x.
     **attributes
-        Those of ONNX's operator, as of :func:`gpuconv.conv`.
+        ONNX's attributes, as in :func:`gpuconv.conv`.
 
     Raises
     ------
     AssertionError
-        The shape or the dtype is another one, or an element is further off than (K + 1)·u·S and one rounding, as
-        :doc:`semantics` has it. The message names the element, its bound, and another rule that would give all of
-        the result, if there is one.
+        ``got`` has a wrong shape or dtype, or an element differs by more than (K + 1)·u·S and one rounding (see
+        :doc:`semantics`). The message names the element, its bound, and a known deviation from the rules that would
+        give exactly this result, if there is one.
     ArgumentError, ArgumentTypeError
-        What is compared with is no valid call: x, w, b and the attributes break a rule of :func:`gpuconv.conv`.
+        x, w, b and the attributes break a rule of :func:`gpuconv.conv`.
 
     Examples
     --------
@@ -64,16 +64,20 @@ def assert_conv_close(
 def assert_conv_transpose_close(
     got: npt.ArrayLike, x: npt.ArrayLike, w: npt.ArrayLike, b: npt.ArrayLike | None = None, **attributes: Any
 ) -> None:
-    """Assert that a result is that of ONNX's ConvTranspose; see :func:`assert_conv_close`.
+    """Assert that each element of a result is within its error bound around ONNX's ConvTranspose of x and w.
 
     Parameters
     ----------
     got : array_like, shape (N, M, P1, …)
+        The result to test.
     x : array_like, shape (N, C, D1, …)
+        float16, bfloat16, float32 or float64.
     w : array_like, shape (C, M/group, k1, …)
+        Same dtype as x.
     b : array_like, shape (M,), optional
+        Same dtype as x.
     **attributes
-        Those of ONNX's operator, as of :func:`gpuconv.conv_transpose`.
+        ONNX's attributes, as in :func:`gpuconv.conv_transpose`.
 
     Raises
     ------
@@ -85,7 +89,7 @@ def assert_conv_transpose_close(
 
 
 def _compare(op: str, got: Any, given: dict[str, Any], attributes: dict[str, Any]) -> None:
-    __tracebackhide__ = True  # pytest shows the test's line
+    __tracebackhide__ = True  # pytest shows the line of the test instead
     for name, array in {"got": got, **given}.items():
         refuse_masked(f"assert_{op}_close", name, array)
     arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
@@ -104,7 +108,7 @@ def _compare(op: str, got: Any, given: dict[str, Any], attributes: dict[str, Any
 
 
 def _checked(name: str, op: str, arrays: dict[str, Any], attributes: dict[str, Any]) -> dict[str, Any]:
-    """Return attributes of a valid call, a number for each axis."""
+    """Validate a call and return its attributes, each with one number per axis."""
     types = {array.dtype.name for array in arrays.values()}
     if len(types) > 1 or not types.issubset(_TYPES):
         told = ", ".join(f"{key} is {array.dtype}" for key, array in arrays.items())

@@ -57,8 +57,8 @@ def test_explain_prints_what_the_function_prints(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["conv", "1,a"], "argument X: '1,a' is no shape, as 8,64,56,56 (see gpuconv explain --help)"),
-        (["conv", "1,2,3", "1,2,2", "--pads", "x"], "argument --pads: 'x' is no whole number, nor several as 1,1"),
+        (["conv", "1,a"], "argument X: '1,a' is not a shape such as 8,64,56,56 (see gpuconv explain --help)"),
+        (["conv", "1,2,3", "1,2,2", "--pads", "x"], "argument --pads: 'x' is not an integer, or integers such as 1,1"),
         (["conv", "1,2,3"], "conv: w_shape is required, as (16, 3, 3, 3)"),
         (["max_pool", "1,2,3", "--kernel-shape", "2,2"], "kernel_shape"),
         (["max_pool", "1,2,3", "--kernel-shape", "2,", "--group", "2"], "argument --kernel-shape: '2,' is no whole"),
@@ -94,9 +94,9 @@ def test_a_zero_that_is_a_number_of_pads_is_taken(ok: Run) -> None:
 
 @pytest.mark.parametrize("text", ["٣", "1_0", " 1", "1 ", "1.0", "0x1", "", "３", "²"])
 def test_numbers_have_ascii_digits(text: str, error: Run) -> None:
-    assert "is no whole number" in error("explain", "conv", "1,3,8,8", "4,3,3,3", f"--group={text}")
-    assert "is no shape" in error("explain", "conv", f"1,{text},8,8", "4,3,3,3")
-    assert "is not a whole number from 1 on" in error("compile", f"--jobs={text}")
+    assert "is not an integer" in error("explain", "conv", "1,3,8,8", "4,3,3,3", f"--group={text}")
+    assert "is not a shape" in error("explain", "conv", f"1,{text},8,8", "4,3,3,3")
+    assert "is not an integer of at least 1" in error("compile", f"--jobs={text}")
 
 
 def test_tune_needs_a_device(error: Run) -> None:
@@ -183,7 +183,7 @@ def test_shapes_of_random_inputs_can_be_given(ok: Run, error: Run, save_model: R
     assert error("run", model, "--shape", "c=3,4").startswith("--shape c: the model has no such input; it has 'a'")
     assert error("run", model, "--shape", "a=3") == "--shape a=3: the model declares 'a' (float32 (N, M))"
     assert error("run", model, "--shape", "b=3,4") == "--shape b=3,4: the model declares 'b' (float32 (N, 2))"
-    assert error("run", model, "--shape", "a=3,x") == "--shape a=3,x: must be NAME=EXTENTS, as x=1,3,320,320"
+    assert error("run", model, "--shape", "a=3,x") == "--shape a=3,x: must be NAME=EXTENTS, such as x=1,3,320,320"
     assert error("run", model, "--shape", "a=3,4", "--shape", "a=3,4") == "--shape a: given twice"
     np.save(tmp_path / "a.npy", np.zeros((3, 4), np.float32))
     given = ("run", model, "--shape", "a=3,4", "--input", f"a={tmp_path / 'a.npy'}")
@@ -192,7 +192,7 @@ def test_shapes_of_random_inputs_can_be_given(ok: Run, error: Run, save_model: R
 
 def test_an_extent_that_was_made_up_is_named_where_the_model_fails(ok: Run, error: Run, save_model: Run) -> None:
     model = save_model("net (float[N, 3, H, W] x) => (float[N, 3, P, Q] y) { y = MaxPool <kernel_shape = [5, 5]> (x) }")
-    hint = "; extents that the model leaves open were taken as 1: give them by --shape x=…"
+    hint = "; extents that the model does not declare were taken as 1: pass --shape x=…"
     assert error("run", model).endswith(hint)
     ok("run", model, "--shape", "x=1,3,8,8")
 
@@ -217,4 +217,4 @@ def test_devices_are_named_in_either_case(ok: Run, error: Run, pool: str) -> Non
 @pytest.mark.parametrize("text", ["x", "-1", "1.5"])
 def test_numbers_are_refused_in_plain_words(text: str, error: Run, pool: str) -> None:
     found = error("run", pool, f"--seed={text}")
-    assert found == f"argument --seed: {text!r} is not a whole number from 0 on (see gpuconv run --help)"
+    assert found == f"argument --seed: {text!r} is not an integer of at least 0 (see gpuconv run --help)"

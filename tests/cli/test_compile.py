@@ -186,7 +186,7 @@ def test_info_without_a_compiler(ok: Run, monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_cannot_be_asked_for(error: Run, tmp_path: Path) -> None:
     assert error("compile", "--filter", "scale_4") == "compile: no kernel's name contains 'scale_4'"
     assert error("compile", "--arch", "sm_80,sm_81").startswith("unknown architecture 'sm_81'; NVRTC ")
-    assert "argument -j/--jobs: '0' is not a whole number from 1 on" in error("compile", "-j", 0)
+    assert "argument -j/--jobs: '0' is not an integer of at least 1" in error("compile", "-j", 0)
     (tmp_path / "file").touch()
     assert "Not a directory" in error("compile", "--arch", "sm_80", "--output-dir", tmp_path / "file" / "folder")
 
@@ -196,7 +196,7 @@ def test_without_any_folder(error: Run, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     assert error("compile", "--arch", "sm_80") == (
-        "compile: there is no folder for caches here; give one by --output-dir or GPUCONV_CACHE_DIR"
+        "compile: there is no cache folder; name one with --output-dir or GPUCONV_CACHE_DIR"
     )
 
 

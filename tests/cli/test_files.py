@@ -38,7 +38,7 @@ def test_an_output_folder_that_is_none_is_an_error(error: Run, pool: str, tmp_pa
 
 
 def test_an_output_folder_that_has_no_name(error: Run, pool: str) -> None:
-    assert error("run", pool, "--output-dir", "a\0b") == r"--output-dir a\x00b: no name of a folder"
+    assert error("run", pool, "--output-dir", "a\0b") == r"--output-dir a\x00b: not a valid folder name"
 
 
 def test_an_output_folder_that_cannot_be_written_is_an_error(

@@ -46,7 +46,7 @@ def test_seeds_begin_at_0_and_counts_at_1() -> None:
     assert [_seed(text) for text in ("0", "1", "12")] == [0, 1, 12]
     assert [_positive(text) for text in ("1", "2", "12")] == [1, 2, 12]
     for number, text in ((_seed, "-1"), (_seed, "1.5"), (_positive, "0"), (_positive, "one")):
-        with pytest.raises(argparse.ArgumentTypeError, match=f"^'{text}' is not a whole number from [01] on$"):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"^'{text}' is not an integer of at least [01]$"):
             number(text)
 
 
@@ -277,7 +277,7 @@ def test_a_second_backend_must_be_near_the_cpu_too(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(check_onnx, "_run", off)
     assert 0.5 < check_onnx.compare(test, "cpu") <= 0.9
-    with pytest.raises(compare.Mismatch, match=r"^y \(beside the cpu's\)"):
+    with pytest.raises(compare.Mismatch, match=r"^y \(against the cpu's\)"):
         check_onnx.compare(test, "cuda")
 
 

@@ -267,8 +267,8 @@ def test_run_refuses_an_input_given_twice(error: Run, pool: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        ("string[2]", "no random values can be made for the input 'x' (object (2,)); give it with --input x=FILE.npy"),
-        ("seq(float[2])", "the input 'x' is not a tensor, which only Python can give (gpuconv.onnx.backend)"),
+        ("string[2]", "no random values can be made for the input 'x' (object (2,)); pass --input x=FILE.npy"),
+        ("seq(float[2])", "the input 'x' is not a tensor; run the model from Python (gpuconv.onnx.prepare)"),
     ],
 )
 def test_run_cannot_make_up_every_input(error: Run, save_model: Run, kind: str, text: str) -> None:

@@ -1,1 +1,1 @@
-"""Pooling on NumPy arrays."""
+"""MaxPool, AveragePool, their gradients and MaxUnpool on NumPy arrays: separable reductions, one axis at a time."""

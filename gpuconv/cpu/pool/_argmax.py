@@ -1,4 +1,8 @@
-"""Positions of window maxima: the first in row-major order, whatever the order of the reduction."""
+"""MaxPool's Indices: the position of each window's maximum, the first one in row-major order among equal elements.
+
+The reduction is separable, so its order is not row-major. Elements of up to 32 bits are packed with their position into
+64-bit integers, whose maximum is the first of the greatest elements. 64-bit elements carry an array of positions along.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from gpuconv.rules.geometry import MaxPoolGeometry
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of x (images, channels, …), where in x it begins, and the order of axes that it is gone through in."""
+    """A part of x (images, channels, …), its offset in x, and the order of axes in which it is reduced."""
 
     image: int
     channel: int
@@ -31,10 +35,10 @@ _LOW_HALF = 0xFFFFFFFF
 
 
 def positions(part: Part, axes: Sequence[Axis], scratch: Scratch) -> Array:
-    """Return each window's position in its plane of the part, row-major, int64; -1 for a window of nothing.
+    """Return the position of each window's maximum in its plane of the part: int64, row-major; -1 for an empty window.
 
-    Here and in ``axes`` the axes are in the part's order. Up to 32 bits, key and reversed position make one integer
-    whose maximum is the first of the greatest. Of 64-bit keys, key and position are carried along side by side.
+    Axes of the result and of ``axes`` are in the part's order. Keys (see ``_order``) of up to 32 bits are packed with
+    the reversed position into one integer; 64-bit keys and positions are separate arrays.
     """
     plane = part.source.shape[2:]
     numbers = np.arange(prod(plane)).reshape(1, 1, *plane).transpose(part.order)
@@ -50,9 +54,9 @@ def positions(part: Part, axes: Sequence[Axis], scratch: Scratch) -> Array:
 
 
 def _packed(source: Array, numbers: Array, scratch: Scratch) -> Array:
-    """Return (key << 32) + (2^32 - 1 - position) of every element."""
+    """Return ``(key << 32) + (2^32 - 1 - position)`` for every element."""
     packed = scratch.take("packed", source.shape, np.int64)
-    halves = packed.view(np.int32)  # along the last axis, so that there is no axis more
+    halves = packed.view(np.int32)  # interleaved along the last axis: no additional axis
     high = halves[..., 1 if np.little_endian else 0 :: 2]
     np.copyto(high, _order.keys(source, scratch) if _order.is_float(source.dtype) else source)
     low = halves[..., 0 if np.little_endian else 1 :: 2]
@@ -61,7 +65,7 @@ def _packed(source: Array, numbers: Array, scratch: Scratch) -> Array:
 
 
 def _carried(source: Array, numbers: Array, axes: Sequence[Axis], scratch: Scratch) -> Array:
-    """Reduce the last axis first and keep what came first unless it is exceeded: row-major order by itself."""
+    """Reduce keys with positions, last axis first; only greater keys replace, so the first in row-major order wins."""
     best = _order.keys(source, scratch)
     where = np.broadcast_to(numbers, source.shape)
     for axis in reversed(axes):
@@ -80,7 +84,10 @@ def _carried(source: Array, numbers: Array, axes: Sequence[Axis], scratch: Scrat
 
 
 def store(y: Array, indices: Array, part: Part, positions: Array, geometry: MaxPoolGeometry) -> None:
-    """Write the elements at ``positions`` of a part of x into y, and their numbers in all of x, or in its planes."""
+    """Write the elements at ``positions`` of a part of x into y, and their ONNX Indices into ``indices``.
+
+    Indices count elements of all of x, or of the plane, in the geometry's storage order.
+    """
     plane, whole = part.source.shape[2:], geometry.x_shape[2:]
     source, y, indices = (array.transpose(part.order) for array in (part.source, y, indices))
     steps = [prod(source.shape[axis + 1 :]) for axis in range(source.ndim)]
@@ -99,14 +106,14 @@ def store(y: Array, indices: Array, part: Part, positions: Array, geometry: MaxP
 
 
 def _along(axis: int, source: Array, step: int) -> Array:
-    """Return 0, step, 2 * step … along one axis of an array."""
+    """Return 0, step, 2 * step, … along one axis, shaped to broadcast with ``source``."""
     shape = [1] * source.ndim
     shape[axis] = source.shape[axis]
     return np.arange(0, step * source.shape[axis], step).reshape(shape)
 
 
 def merge(y: Array, indices: Array, more: Array, more_indices: Array) -> None:
-    """Take over what a later part of the window has found, where it exceeds what the parts before it have."""
+    """Merge the result of a later part of the windows into y and indices, where its maximum is greater."""
     better = more_indices >= 0
     better &= (indices < 0) | (_comparable(more) > _comparable(y))
     np.copyto(y, more, where=better)
@@ -118,7 +125,7 @@ def _comparable(values: Array) -> Array:
 
 
 def _moved(positions: Array, plane: Ints, starts: Ints, geometry: MaxPoolGeometry) -> Array:
-    """Number row-major positions of a part of a plane as the whole plane's, in its storage order."""
+    """Convert row-major positions in a part of a plane to positions in the whole plane, in its storage order."""
     whole = geometry.x_shape[2:]
     rank = len(whole)
     steps = [prod(whole[:axis]) if geometry.storage_order else prod(whole[axis + 1 :]) for axis in range(rank)]

@@ -1,4 +1,4 @@
-"""How pooling is cut into blocks of outputs that see few inputs, and a window that sees too many into parts."""
+"""Blocking of pooling: blocks of outputs whose inputs fit the workspace; larger windows are cut into parts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpuconv.cpu._workspace import Array, Box, Ints, boxes, shrink, spans
 from gpuconv.cpu.pool._windows import Axis
 from gpuconv.rules.geometry import AveragePoolGeometry, MaxPoolGeometry, tap_range
 
-_FEW = 64  # boxes
-_BYTES_OF_THREAD = 2**20  # of workspace, with less of which no more threads work
-_NEARLY = 1.25  # times the fewest elements, for which an axis is cut whose neighbours are farther apart in memory
+_FEW = 64  # boxes whose descriptions are cached with the plan
+_BYTES_OF_THREAD = 2**20  # least workspace per thread
+_NEARLY = 1.25  # an outer axis is cut instead of a better inner one if the block has at most this ratio more elements
 
 Offsets = tuple[range, ...]
 PoolGeometry = MaxPoolGeometry | AveragePoolGeometry
@@ -24,7 +24,7 @@ PoolGeometry = MaxPoolGeometry | AveragePoolGeometry
 
 @dataclass(frozen=True, slots=True)
 class PooledBlock:
-    """Some outputs: images, channels, and a box of the spatial axes."""
+    """A block of outputs: images, channels, and a box of the spatial axes."""
 
     images: slice
     channels: slice
@@ -32,20 +32,20 @@ class PooledBlock:
 
     @property
     def place(self) -> Any:
-        """Index of the block's outputs."""
+        """Index of the block in y."""
         return (self.images, self.channels, *(slice(*span) for span in self.box))
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the outputs of a box see of x through one part of the window.
+    """The inputs that a box of outputs reduces, through one part of the window.
 
     Attributes
     ----------
     inputs : tuple of slice
-        Of its inputs, per spatial axis.
+        The inputs, per spatial axis.
     axes : tuple of Axis
-        Of its windows.
+        The windows over these inputs, per spatial axis.
     """
 
     inputs: tuple[slice, ...]
@@ -53,41 +53,41 @@ class View:
 
     @property
     def starts(self) -> Ints:
-        """Per spatial axis, the first input."""
+        """The first input along each spatial axis."""
         return tuple(part.start for part in self.inputs)
 
     def of(self, x: Array, block: PooledBlock) -> Array:
-        """Return what a block sees of x."""
+        """Return the view of x (N, C, …) that a block reduces."""
         return x[(block.images, block.channels, *self.inputs)]
 
 
 @dataclass(frozen=True, slots=True)
 class PooledBlocks:
-    """All blocks of the outputs, and the parts of the window that each is pooled through."""
+    """All blocks of the outputs, and the parts of the window that each reduces in turn."""
 
     geometry: PoolGeometry
     windows: list[Offsets]
     blocks: list[PooledBlock]
-    few: dict[Box, list[View]] | None  # where there are so few boxes that the time to describe them counts
+    few: dict[Box, list[View]] | None  # the views of each box, cached if there are at most _FEW boxes
 
     def views(self, number: int) -> list[View]:
-        """Return what a block sees."""
+        """Return the inputs of a block, one view per part of the window."""
         box = self.blocks[number].box
         return _seen(self.geometry, self.windows, box) if self.few is None else self.few[box]
 
 
 def threads(workspace: int) -> int:
-    """Return how many threads blocks are cut for: small ones take longer side by side than one after the other."""
+    """Return the number of threads to plan for: at most one per MiB of ``workspace``; smaller blocks do not scale."""
     return min(_threads.count(), max(1, workspace // _BYTES_OF_THREAD))
 
 
 def cut(
     geometry: PoolGeometry, windows: list[Offsets], volume: int, together: int, *, is_copied: bool = True
 ) -> PooledBlocks:
-    """Cut the outputs so that a block sees, and has, about ``volume`` elements through each part of the window.
+    """Return blocks with about ``volume`` elements of inputs and results each, for every part of the window.
 
-    No more images than ``together`` make a block. If what it sees is not copied, only what is left of it after the
-    first spatial axis counts.
+    A block has at most ``together`` images. If inputs are not copied (``is_copied``), they count only as far as they
+    remain after the reduction along the first spatial axis.
     """
     found = blocks(geometry, volume, together, is_copied=is_copied)
     parts = {block.box for block in found}
@@ -96,7 +96,7 @@ def cut(
 
 
 def blocks(geometry: PoolGeometry, volume: int, together: int, *, is_copied: bool = True) -> list[PooledBlock]:
-    """Cut the outputs so that a block has about ``volume`` elements at work."""
+    """Return blocks of outputs with about ``volume`` elements of buffers each; arguments as in :func:`cut`."""
     images, channels, *extents = geometry.y_shape
     out = box = tuple(extents)
     at_work = partial(elements, geometry, is_copied=is_copied)
@@ -111,7 +111,7 @@ def blocks(geometry: PoolGeometry, volume: int, together: int, *, is_copied: boo
 
 
 def _smaller(box: Ints, at_work: Callable[[Ints], int]) -> Ints:
-    """Halve a box along the axis that saves most elements at work: where windows are long, others save none."""
+    """Halve a box along the axis that saves most elements; with long windows, other axes save none."""
     halves = [(*box[:axis], -(-size // 2), *box[axis + 1 :]) for axis, size in enumerate(box) if size > 1]
     sizes = [at_work(half) for half in halves]
     if min(sizes) == at_work(box):
@@ -120,9 +120,9 @@ def _smaller(box: Ints, at_work: Callable[[Ints], int]) -> Ints:
 
 
 def elements(geometry: PoolGeometry, box: Ints, *, is_copied: bool = True) -> int:
-    """Return how many elements of a plane are at work for a box: per axis those seen, or the outputs if these are more.
+    """Return the elements of buffers per plane for a box: along each axis its inputs, or its outputs if more.
 
-    If what is seen is not copied, of the first axis only the outputs are.
+    If inputs are not copied, only the outputs count along the first axis.
     """
     axes = zip(box, geometry.strides, geometry.offsets, geometry.x_shape[2:], strict=True)
     sizes = [max(q, min(n, (q - 1) * s + o[-1] - o[0] + 1)) for q, s, o, n in axes]
@@ -130,7 +130,7 @@ def elements(geometry: PoolGeometry, box: Ints, *, is_copied: bool = True) -> in
 
 
 def windows_within(geometry: PoolGeometry, volume: int) -> list[Offsets]:
-    """Cut the window, in row-major order, where that of a single output already sees more than ``volume`` inputs."""
+    """Return the parts of the window in row-major order: one, or several if it has more than ``volume`` inputs."""
     kernel = chunk = geometry.kernel_shape
     single = (1,) * len(kernel)
     part = geometry.offsets
@@ -149,7 +149,7 @@ def _inputs(geometry: PoolGeometry, box: Ints, offsets: Offsets) -> int:
 
 
 def _seen(geometry: PoolGeometry, windows: list[Offsets], box: Box) -> list[View]:
-    """Return what the outputs of a box see through every part of the window."""
+    """Return the inputs of a box of outputs, one view per part of the window."""
     views = []
     for window in windows:
         inputs: list[slice] = []
@@ -163,7 +163,7 @@ def _seen(geometry: PoolGeometry, windows: list[Offsets], box: Box) -> list[View
 
 
 def order_of_axes(source: Array) -> Ints:
-    """Return the axes as they are or, where channels are neighbours in memory, with these last."""
+    """Return the order of axes for the reduction: channels last if they are innermost in memory, else unchanged."""
     axes = tuple(range(source.ndim))
     steps = [abs(step) for step, size in zip(source.strides[2:], source.shape[2:], strict=True) if size > 1]
     last = source.shape[1] > 1 and abs(source.strides[1]) < min(steps, default=0)
@@ -171,7 +171,7 @@ def order_of_axes(source: Array) -> Ints:
 
 
 def axis_of(position: int, count: int, extent: int, stride: int, start: int, offsets: range) -> Axis:
-    """Describe the windows of one axis of a block, without taps that lie outside of it for every output."""
+    """Describe the windows along one axis of a block, without taps that are out of bounds for every output."""
     shift = (count - 1) * stride
     low, high = tap_range(len(offsets), extent + shift, offsets.step, offsets[0] + start + shift)
     inside = offsets[low : max(high, low + 1)]

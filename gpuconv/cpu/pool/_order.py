@@ -1,7 +1,7 @@
-"""Integers in the order of the elements: NaN above everything, the two zeros equal.
+"""Order-preserving integer keys of floats: NaN is greatest, and the two zeros are equal.
 
-The bits of a float, taken as a signed integer, are in order for positive numbers and reversed for negative ones;
-flipping all but the sign of the negative ones puts them right.
+Integer maxima then have ONNX's semantics. The bits of a float, read as a signed integer, are ordered for positive
+numbers and reversed for negative ones; flipping all bits but the sign of negative numbers corrects that.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "floa
 
 
 def is_float(dtype: Any) -> bool:
-    """Tell whether elements of this dtype have keys other than themselves."""
+    """Return whether a dtype needs keys; integers are their own keys."""
     return dtype.name in _INFINITY
 
 
 def keys(x: Array, scratch: Scratch) -> Array:
-    """Return integers of the elements' size that compare as the floats do; the greatest integer for every NaN."""
+    """Return keys: integers of the elements' size that compare as the floats do; the greatest integer for NaN."""
     integer = np.dtype(f"int{8 * x.dtype.itemsize}")
     greatest = np.iinfo(integer).max
     bits, other = (scratch.take(name, x.shape, integer) for name in ("keys", "signs"))
@@ -36,7 +36,7 @@ def keys(x: Array, scratch: Scratch) -> Array:
 
 
 def values(keys: Array, dtype: Any, scratch: Scratch) -> Array:
-    """Turn keys into elements, in place: a NaN for every NaN, plus zero for every zero."""
+    """Convert keys back to elements, in place: some NaN for every NaN, and +0 for both zeros."""
     _flip_negative(keys, scratch.take("signs", keys.shape, keys.dtype))
     return keys.view(dtype)
 

@@ -1,7 +1,8 @@
-"""Sums over windows, one axis after the other: every element is added, and nothing taken off again.
+"""Separable window sums for AveragePool: one 1-D pass per spatial axis. Elements are added only, never subtracted.
 
-Along an axis, a window's elements are added in the order of its taps, whichever loop takes the fewest steps: so the
-bits do not depend on which windows are summed together, nor on how the arrays lie.
+A running sum would be faster but loses accuracy, and lets an infinity spoil later windows. Along an axis, one of three
+loops (over taps, inputs or outputs) is chosen by the number of NumPy calls. All add a window's elements in the order
+of its taps, so the bits do not depend on the loop, on other windows, or on strides in memory.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ import numpy as np
 from gpuconv.cpu._workspace import SCRATCH, Array
 from gpuconv.cpu.pool._windows import Axis, is_worth_moving, over_all
 
-_ACCUMULATED = 2**14  # elements at a time
+_ACCUMULATED = 2**14  # elements per call
 
 
 def sums(
     x: Array, axes: Sequence[Axis], dtype: np.dtype[Any], *, is_single: bool = False, may_move: bool = True
 ) -> Array:
-    """Return the sums of all windows over ``axes`` in a dtype, in scratch memory, or x itself where there are no taps.
+    """Return the sums of all windows over ``axes`` in a dtype, in scratch memory; x itself if no axis has a window.
 
-    With ``is_single``, there is one window; where that holds all of x, it is summed in NumPy's order. With
-    ``may_move``, x is copied where runs along the axis to be summed are short: so that this axis comes first.
+    ``is_single``: there is one window; if it is all of x, it is summed in NumPy's order. ``may_move``: x may be
+    transposed, so that the axis to be summed comes first and inner loops are long.
     """
     if is_single and axes and all(axis.count == 1 and axis.offsets == range(axis.extent) for axis in axes):
         return np.add.reduce(x, axis=tuple(axis.position for axis in axes), keepdims=True)
-    order = list(range(x.ndim))  # which axis of the argument each axis is
+    order = list(range(x.ndim))  # the argument's axis that each current axis is
     for number, axis in enumerate(axis for axis in axes if not axis.trivial):
         place = order.index(axis.position)
         here = axis if place == axis.position else replace(axis, position=place)
@@ -53,7 +54,7 @@ def _total(x: Array, axis: Axis, dtype: np.dtype[Any], number: int) -> Array:
 
 
 def _add(x: Array, total: Array, axis: Axis) -> None:
-    """Add up windows along an axis, each from its first tap inside to its last."""
+    """Sum the windows along an axis, each from its first in-bounds tap to its last."""
     total.fill(0)
     taps = len(axis.offsets)
     if axis.count < min(taps, axis.extent):
@@ -70,13 +71,13 @@ def _add_by_taps(x: Array, total: Array, along: Axis) -> None:
 
 
 def _add_by_inputs(x: Array, total: Array, along: Axis) -> None:
-    """Add every input to the outputs that have it in their window: every so many, where taps are apart."""
+    """Add every input to the outputs whose windows contain it; with dilation, these are a constant step apart."""
     stride, offsets = along.stride, along.offsets
     common = gcd(stride, offsets.step)
     every = offsets.step // common
     inverse = pow(stride // common, -1, every)
     for index in range(along.extent):
-        away = index - offsets[0]  # a window has the input if so far from its start there is a tap
+        away = index - offsets[0]  # a window contains the input if it has a tap at this distance from its start
         if away % common == 0:
             low = max(0, -((offsets[-1] - index) // stride))
             low += (away // common * inverse - low) % every
@@ -86,7 +87,7 @@ def _add_by_inputs(x: Array, total: Array, along: Axis) -> None:
 
 
 def _add_by_outputs(x: Array, total: Array, along: Axis) -> None:
-    # NumPy adds in turn along an axis unless its elements are the nearest in memory.
+    # NumPy's add.reduce is sequential along an axis, unless that axis is innermost in memory.
     step = x.strides[along.position]
     inner = zip(x.shape[along.position + 1 :], x.strides[along.position + 1 :], strict=True)
     nearer = [stride for size, stride in inner if size > 1]
@@ -100,7 +101,7 @@ def _add_by_outputs(x: Array, total: Array, along: Axis) -> None:
 
 
 def _accumulate(inside: Array, place: Array, along: Axis) -> None:
-    """Add to a place the elements along an axis one after the other; NumPy's sum has another order."""
+    """Add the elements along an axis to ``place`` sequentially; NumPy's own sum is pairwise."""
     taps = inside.shape[along.position]
     step = max(1, _ACCUMULATED * taps // inside.size)
     for first in range(0, taps, step):

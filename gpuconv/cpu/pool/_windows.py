@@ -1,4 +1,8 @@
-"""Maxima over windows, one axis after the other: the sum of the kernel's extents in passes, not their product."""
+"""Separable window maxima: one 1-D pass per spatial axis, so a k×k×k window costs 3k comparisons instead of k³.
+
+Each pass chooses a loop by a cost model: over taps, over outputs, by doubling (windows of 1, 2, 4, … taps) for long
+windows, or over a transposed copy if inner loops would be short.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +17,30 @@ import numpy as np
 from gpuconv.cpu._workspace import Array, Scratch
 from gpuconv.rules.geometry import tap_range
 
-_TAPS_PER_OUTPUT = 4  # of a window, from which it is reduced by itself
-_LONG_STEP = 16  # elements between windows, from which those that begin at all elements are too many
-# Nanoseconds that an element takes to be reduced or moved, each that is skipped before it, and each run of elements.
+_TAPS_PER_OUTPUT = 4  # ratio of taps to outputs from which each output is one call of NumPy's reduce
+_LONG_STEP = 16  # strides above this are too sparse to compute the windows at every element
+# Nanoseconds: to reduce an element, to copy it, for each element skipped by a stride, and to start an inner loop.
 _REDUCE, _MOVE, _SKIP, _START = 0.35, 2.0, 0.25, 12.0
-_ADD_IN_TURN = 3.0  # the same of an element that is added to the sum of those before it, each by itself
-_MOST_SKIPPED = 8  # then each element is in another line of the cache
-_LEAST_OTHERS = 16  # elements of the other axes, from which it pays to have them last
-_SHORT_RUN, _SHORT_PLANE = 64, 1024  # elements along the last axis, and along one before it with all after it
+_ADD_IN_TURN = 3.0  # nanoseconds to add an element sequentially
+_MOST_SKIPPED = 8  # from here on, each element is in a cache line of its own
+_LEAST_OTHERS = 16  # elements along the other axes from which transposing them to the end can pay
+_SHORT_RUN, _SHORT_PLANE = 64, 1024  # most elements along the last axis, or of an inner plane, for `over_all`
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Windows along one axis of a block: output ``q`` holds the inputs ``q * stride + offset`` that exist."""
+    """Windows along one axis of a block: output ``q`` reduces the in-bounds inputs ``q * stride + offset``.
+
+    Attributes
+    ----------
+    position : int
+        The axis of the array.
+    count, extent : int
+        Outputs and inputs along it.
+    stride : int
+    offsets : range
+        One offset per tap.
+    """
 
     position: int
     count: int
@@ -34,33 +49,33 @@ class Axis:
     offsets: range
 
     def at(self, part: slice) -> tuple[slice, ...]:
-        """Return the index of a part of this axis, and all of those before it."""
+        """Return the index expression that applies ``part`` to this axis."""
         return (*(slice(None),) * self.position, part)
 
     def taps(self) -> list[tuple[slice, slice]]:
-        """Return which inputs every tap reads, and for which outputs; of a huge window, output by output."""
+        """Return slices (inputs, outputs) for every tap; for huge windows, for every output and tap."""
         if len(self.offsets) > self.count * self.extent:
             single = ((q, tap) for q in range(self.count) for tap in range(*self.inside(q)))
             return [(_one(q * self.stride + self.offsets[tap]), _one(q)) for q, tap in single]
         return _taps(self)
 
     def windows(self) -> list[tuple[slice, slice]]:
-        """Return which inputs every output reads, and its place; not of those that read none."""
+        """Return slices (inputs, output) for every output whose window is not empty."""
         return _windows(self)
 
     def inside(self, q: int) -> tuple[int, int]:
-        """Return the taps of output ``q`` that meet an input."""
+        """Return the half-open range of valid taps of output ``q``."""
         return tap_range(len(self.offsets), self.extent, self.offsets.step, q * self.stride + self.offsets[0])
 
     @property
     def trivial(self) -> bool:
-        """Tell whether every output is its input."""
+        """Whether each window is the input of the same position: no reduction is needed."""
         return self.offsets == range(1) and self.stride == 1 and self.count == self.extent
 
 
 @lru_cache(maxsize=1024)
 def _taps(axis: Axis) -> list[tuple[slice, slice]]:
-    """Return which inputs every tap reads, and for which outputs."""
+    """Return slices (inputs, outputs) for every tap."""
     pairs = []
     for offset in axis.offsets:
         low, high = tap_range(axis.count, axis.extent, axis.stride, offset)
@@ -72,7 +87,7 @@ def _taps(axis: Axis) -> list[tuple[slice, slice]]:
 
 @lru_cache(maxsize=256)
 def _windows(axis: Axis) -> list[tuple[slice, slice]]:
-    """Return which inputs every output reads, and its place; not of those that read none."""
+    """Return slices (inputs, output) for every output whose window is not empty."""
     found = []
     for q in range(axis.count):
         low, high = axis.inside(q)
@@ -84,7 +99,7 @@ def _windows(axis: Axis) -> list[tuple[slice, slice]]:
 
 @lru_cache(maxsize=1024)
 def _empty(axis: Axis) -> list[slice]:
-    """Return the outputs whose window holds nothing: all before and after the input, and those with it in a gap."""
+    """Return the outputs with an empty window: before and after the inputs, or with all inputs between dilated taps."""
     first, last = axis.offsets[0], axis.offsets[-1]
     low, high = tap_range(axis.count, axis.extent + last - first, axis.stride, last)
     ends = [range(*tap_range(axis.count, axis.extent, axis.stride, offset)) for offset in (first, last)]
@@ -97,7 +112,7 @@ def _one(index: int) -> slice:
 
 
 def fill_empty(target: Array, axes: Sequence[Axis], value: float) -> None:
-    """Set the outputs whose window holds nothing."""
+    """Set the outputs with an empty window to ``value``."""
     for axis in axes:
         for part in _empty(axis):
             target[axis.at(part)] = value
@@ -106,7 +121,7 @@ def fill_empty(target: Array, axes: Sequence[Axis], value: float) -> None:
 def reduce(source: Array, axes: Sequence[Axis], identity: Any, scratch: Scratch, target: Array | None = None) -> Array:
     """Return the maxima of all windows over ``axes``, in ``target`` if given, else in scratch memory.
 
-    A window that holds nothing gives ``identity``, which no other value may fall below.
+    An empty window gives ``identity``, which must not be greater than any element.
     """
     steps = [axis for axis in axes if not axis.trivial]
     for number, axis in enumerate(steps):
@@ -141,12 +156,12 @@ def _reduce_axis(source: Array, result: Array, axis: Axis, identity: Any, scratc
 
 
 def over_all(function: np.ufunc, source: Array, result: Array, axis: Axis, scratch: Scratch) -> bool:
-    """Reduce small windows along an axis as if it had no ends, then those that reach beyond an end.
+    """Reduce small windows over the flattened array, ignoring the ends of rows, then recompute windows at the ends.
 
-    Short runs of elements cost more to start than to reduce, and neighbours are reduced faster than every other
-    element: with a stride along the last axis, windows begin at every input, and those that are wanted are copied.
-    Return False where this is not the way: long runs or strides, arrays with gaps, a window that is empty, or none
-    that is wholly inside.
+    If rows are short, starting an inner loop for each costs more than reducing them. With a stride along the last axis,
+    the windows at every input are computed, since contiguous access is faster, and the wanted ones are copied. Return
+    False, with nothing done, for long rows or strides, non-contiguous arrays, empty windows, or if no window is wholly
+    in bounds.
     """
     low, high, taps, step = axis.offsets[0], axis.offsets[-1], len(axis.offsets), axis.stride
     if not source.flags.c_contiguous or not low <= 0 <= high or taps < 2 or not 3 * (high - low) <= axis.extent:
@@ -158,7 +173,7 @@ def over_all(function: np.ufunc, source: Array, result: Array, axis: Axis, scrat
         serves = inner * axis.extent <= (_SHORT_RUN if inner == 1 else _SHORT_PLANE)
     if not serves:
         return False
-    # Windows wholly inside:
+    # Outputs whose window is wholly in bounds:
     inside_only = range(-(low // step), min(axis.count, (axis.extent - 1 - high) // step + 1))
     if not inside_only or (axis.count - 1) * step + low >= axis.extent:
         return False
@@ -180,9 +195,9 @@ def over_all(function: np.ufunc, source: Array, result: Array, axis: Axis, scrat
 
 
 def is_worth_moving(shape: tuple[int, ...], axis: Axis, *, in_turn: bool = False) -> bool:
-    """Tell whether to reduce an axis takes longer than to move it to the front and to reduce longer runs there.
+    """Return whether transposing an axis to the front, with long inner loops, saves more time than the copies take.
 
-    ``in_turn`` says that windows of more taps than there are windows would be summed one by one.
+    ``in_turn``: sequential addition is used if there are more taps than windows (sums, not maxima).
     """
     if prod(shape[: axis.position]) < _LEAST_OTHERS:
         return False
@@ -198,15 +213,15 @@ def is_worth_moving(shape: tuple[int, ...], axis: Axis, *, in_turn: bool = False
 
 
 def _is_quicker_moved(shape: tuple[int, ...], axis: Axis) -> bool:
-    """Tell whether windows that begin at every element take longer than to move the axis and reduce those wanted."""
+    """Return whether windows at every element take longer than transposing the axis and reducing the wanted ones."""
     unwanted = (axis.extent - axis.count) * len(axis.offsets) * _REDUCE
     return prod(shape[:-1]) >= _LEAST_OTHERS and unwanted > _MOVE * (axis.extent + axis.count)
 
 
 def _reduce_at_an_end(function: np.ufunc, source: Array, result: Array, axis: Axis, outputs: range) -> None:
-    """Reduce windows that reach beyond an end, tap by tap from the first one inside; none of them is empty."""
+    """Reduce windows that extend out of bounds, from their first valid tap to the last; none of them is empty."""
     if function is np.add:
-        identity: Any = -0.0  # leaves every element as it is
+        identity: Any = -0.0  # the exact identity of addition
     else:
         identity = -np.inf if source.dtype.kind == "f" else np.iinfo(source.dtype).min
     result[axis.at(slice(outputs.start, outputs.stop))] = identity
@@ -236,7 +251,7 @@ def _reduce_by_taps(source: Array, result: Array, axis: Axis, identity: Any) -> 
 
 
 def _reduce_moved(source: Array, result: Array, axis: Axis, identity: Any, scratch: Scratch) -> None:
-    """Reduce a copy that has this axis first, in the memory that doubling would take."""
+    """Reduce a transposed copy that has this axis first, in the buffers of `_reduce_by_doubling`."""
     place, axes = axis.position, range(source.ndim)
     order = [place, *axes[:place], *axes[place + 1 :]]
     moved = source.transpose(order)
@@ -260,7 +275,7 @@ def _reduce_by_outputs(source: Array, result: Array, axis: Axis, identity: Any) 
 
 
 def _reduce_by_doubling(source: Array, result: Array, axis: Axis, identity: Any, scratch: Scratch) -> None:
-    """Windows of 1, 2, 4, … taps at every input, each the maximum of two of half its taps."""
+    """Compute windows of 1, 2, 4, … taps at every input, each as the maximum of two windows of half its size."""
     count, step, first = len(axis.offsets), axis.offsets.step, axis.offsets[0]
     length = (axis.count - 1) * axis.stride + (count - 1) * step + 1
     shape = (*source.shape[: axis.position], length, *source.shape[axis.position + 1 :])

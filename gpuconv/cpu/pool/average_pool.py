@@ -1,4 +1,8 @@
-"""AveragePool and its gradient on NumPy arrays."""
+"""AveragePool and its gradient on NumPy arrays: separable window sums, divided by the number of counted taps.
+
+``_sums`` sums the windows axis by axis, block by block. An average over the whole image is one sum per channel. The
+gradient divides dy by the same counts and adds it back axis by axis.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +23,18 @@ from gpuconv.cpu.pool._windows import Axis, is_worth_moving
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import AveragePoolGeometry
 
-_BLOCK_BYTES = 2**20  # that are at work at a time: they stay in a processor's cache
-_SHARE = 16  # of the limit, of a part of a window: how sums are cut does not depend on how many threads make them
-_TOUCHED = 4  # accumulators at work per input: itself, sums of one axis, of the next, windows that begin at every input
-_WINDOWS = 4  # with so many inputs would have to fit into a block, or inputs are read where they are
+_BLOCK_BYTES = 2**20  # of a block's buffers: they stay in a core's cache
+_SHARE = 16  # a part of a window takes at most 1/16 of the workspace, for any number of threads: bits stay the same
+_TOUCHED = 4  # accumulators per input: its copy, the sums of two axes, and windows at every input
+_WINDOWS = 4  # windows that must fit into a block; else inputs are read without a copy
 
 
 @_threads.quietly
 def average_pool(x: Array, y: Array, geometry: AveragePoolGeometry, *, alone: str | None = None) -> None:
-    """Write the averages of x's windows into y.
+    """Write AveragePool of x (N, C, …) into y (N, C, Q1, …).
 
-    With ``alone``, the layout, an image's sums do not depend on how x and y lie in memory. They never depend on other
-    images or on the number of threads.
+    ``alone`` is the layout ("NCHW" or "NHWC") if the call is batch-invariant: then bits do not depend on the strides of
+    x and y. They never depend on other images or on the number of threads.
     """
     if y.size == 0:
         return
@@ -64,7 +68,7 @@ def _average_pool(x: Array, y: Array, geometry: AveragePoolGeometry) -> None:
 
 
 def _is_whole(geometry: AveragePoolGeometry, volume: int) -> bool:
-    """Tell whether there is one window of all inputs, which is not summed in parts."""
+    """Return whether the only window is the whole image without padding, and is summed in one part."""
     extents, windows = geometry.x_shape[2:], geometry.y_shape[2:]
     whole = all(offsets == range(extent) for offsets, extent in zip(geometry.offsets, extents, strict=True))
     counted = all(span == (0, extent) for span, extent in zip(geometry.counted, extents, strict=True))
@@ -72,7 +76,7 @@ def _is_whole(geometry: AveragePoolGeometry, volume: int) -> bool:
 
 
 def _average_rows(x: Array, y: Array, volume: int, accumulator: np.dtype[Any]) -> None:
-    """Write averages of whole images, each summed as blocks of them would be."""
+    """Write averages of whole images, one sum per channel, with the same bits as the blocked algorithm."""
     rows = x.reshape(prod(x.shape[:2]), prod(x.shape[2:]))
     total = np.empty(len(rows), accumulator)
     shared = _threads.pays(x.nbytes)
@@ -93,7 +97,7 @@ def _average_rows(x: Array, y: Array, volume: int, accumulator: np.dtype[Any]) -
 
 
 def _widen(source: Array, wide: Array) -> None:
-    """Copy rows into a wider type; float16 by a table, which takes half of NumPy's time."""
+    """Convert rows to a wider type; float16 by a lookup table, which takes half of NumPy's time."""
     if source.dtype == np.float16 and wide.dtype == np.float32:
         np.take(_of_float16(), source.view(np.uint16), out=wide, mode="clip")
     else:
@@ -106,12 +110,12 @@ def _of_float16() -> Array:
 
 
 def _volume_of_parts(accumulator: np.dtype[Any]) -> int:
-    """Return how many inputs make a part of a single window's sum: bits must not depend on the threads."""
+    """Return the inputs per part of a single window's sum. Bits depend on it, so the number of threads must not."""
     return max(1, min(_BLOCK_BYTES, limit() // _SHARE) // (_TOUCHED * accumulator.itemsize))
 
 
 def _volume(accumulator: np.dtype[Any], most: int) -> int:
-    """Return how many elements a block may have at work, where at most so many threads are."""
+    """Return the elements that a block's buffers may have if at most ``most`` threads run."""
     share = limit() // (2 * most)
     return max(1, min(_BLOCK_BYTES, share) // ((_TOUCHED + 1) * accumulator.itemsize))
 
@@ -123,13 +127,13 @@ def _work(geometry: AveragePoolGeometry, volume: int) -> PooledBlocks:
 
 
 def _is_huge(geometry: AveragePoolGeometry, volume: int) -> bool:
-    """Tell whether a window sees so many inputs that blocks would have few outputs each, were these copied."""
+    """Return whether windows are so large that blocks would have few outputs if inputs were copied."""
     return _WINDOWS * elements(geometry, (1,) * len(geometry.kernel_shape)) > volume
 
 
 @lru_cache(maxsize=32)
 def _counts(geometry: AveragePoolGeometry, box: Box, dtype: np.dtype[Any]) -> Any:
-    """Return how many taps of each window of a box count, or the number where it is the same for all."""
+    """Return the divisor of each window of a box, or a single number if all are the same."""
     spans_of = zip(_divisors(geometry), box, strict=True)
     counts = reduce(np.multiply.outer, (counts[a:b] for counts, (a, b) in spans_of)).astype(dtype)
     one = counts.reshape(-1)[0]
@@ -138,7 +142,7 @@ def _counts(geometry: AveragePoolGeometry, box: Box, dtype: np.dtype[Any]) -> An
 
 @lru_cache(maxsize=256)
 def _divisors(geometry: AveragePoolGeometry) -> list[Array]:
-    """Return how many taps of each window count, along each axis; their product counts in all."""
+    """Return the counted taps of each window along each axis; a window's divisor is their product."""
     axes = zip(geometry.counted, geometry.offsets, geometry.strides, geometry.y_shape[2:], strict=True)
     counts = []
     for (low, high), offsets, stride, windows in axes:
@@ -149,7 +153,7 @@ def _divisors(geometry: AveragePoolGeometry) -> list[Array]:
 
 
 def _parts(*arrays: Array) -> Iterator[tuple[Array, ...]]:
-    """Yield real arrays as they are, and of complex ones the real parts, then the imaginary ones."""
+    """Yield real arrays unchanged; for complex ones, yield the real parts, then the imaginary parts."""
     if arrays[0].dtype.kind != "c":
         yield arrays
     else:
@@ -158,7 +162,7 @@ def _parts(*arrays: Array) -> Iterator[tuple[Array, ...]]:
 
 
 def _sums(source: Array, view: View, volume: int, accumulator: np.dtype[Any], *, is_single: bool = False) -> Array:
-    """Return the sums of windows over a part of x (N, C, Q1, …, Qn), whatever its order in memory."""
+    """Return the window sums (N, C, Q1, …, Qn) of a part of x, for any strides."""
     if source.size == 0:
         return np.zeros((*source.shape[:2], *(axis.count for axis in view.axes)), accumulator)
     order, axes = order_of_axes(source), view.axes
@@ -176,7 +180,7 @@ def _sums(source: Array, view: View, volume: int, accumulator: np.dtype[Any], *,
 
 
 def _sum_of_parts(source: Array, view: View, volume: int, accumulator: np.dtype[Any]) -> Array:
-    """Return the sum of a window over each plane (N, C, 1, …, 1), part after part if it sees too many inputs."""
+    """Return the sum of the only window of each plane, (N, C, 1, …, 1), in parts of at most ``volume`` inputs."""
     total = None
     for place, axes in _within(view.axes, volume):
         part = source[last_axes(place)]
@@ -190,7 +194,7 @@ def _sum_of_parts(source: Array, view: View, volume: int, accumulator: np.dtype[
 
 
 def _within(axes: tuple[Axis, ...], volume: int) -> Iterator[tuple[tuple[slice, ...], tuple[Axis, ...]]]:
-    """Cut what a window sees into parts of its inputs: where each is, and its taps."""
+    """Yield the parts of a window's inputs, of at most ``volume`` each: their slices, and their taps."""
     extents = tuple(axis.extent for axis in axes)
     if prod(extents) <= volume:
         yield tuple(slice(None) for _ in axes), axes
@@ -225,7 +229,7 @@ def _divide(total: Array, counts: Any, target: Array) -> None:
 
 @_threads.quietly
 def average_pool_grad(dy: Array, dx: Array, geometry: AveragePoolGeometry) -> None:
-    """Write into dx, of every element, the sum of dy over its windows, each divided by how many of its taps count."""
+    """Write into dx (N, C, …), for each element, the sum of dy / divisor over the windows that contain it."""
     if 0 in (dx.size, dy.size):
         dx[...] = 0
         return
@@ -241,7 +245,7 @@ def average_pool_grad(dy: Array, dx: Array, geometry: AveragePoolGeometry) -> No
 
 
 class _Step(NamedTuple):
-    """How outputs are handed back along an axis: where it is, whether it is moved to the front, what goes where."""
+    """The gradient along one axis: the axis, whether to transpose it to the front, slices (inputs, outputs) to add."""
 
     axis: Axis
     is_moved: bool
@@ -250,9 +254,9 @@ class _Step(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _handing(geometry: AveragePoolGeometry, volume: int) -> tuple[list[_Step], list[int], list[tuple[slice, slice]]]:
-    """Return the steps for a block of about ``volume`` elements, how to order axes then, and all blocks.
+    """Return the steps for blocks of about ``volume`` elements, the final order of axes, and all blocks.
 
-    Blocks are given as their images and channels.
+    A block is a pair of slices: images and channels.
     """
     images, channels, *extents = geometry.x_shape
     planes = max(1, volume // prod(map(max, extents, geometry.y_shape[2:])))
@@ -280,7 +284,7 @@ def _handing(geometry: AveragePoolGeometry, volume: int) -> tuple[list[_Step], l
 
 
 def _handed_back(given: Array, steps: Sequence[_Step]) -> Array:
-    """Return what elements of x get from their windows, axis by axis, where each gives so much to all of its own."""
+    """Return the gradient of x: the value ``given`` for each window is added to all its elements, axis by axis."""
     for axis, is_moved, handed in steps:
         place = axis.position
         if is_moved:
@@ -295,11 +299,11 @@ def _handed_back(given: Array, steps: Sequence[_Step]) -> Array:
 
 
 def _handed(axis: Axis) -> list[tuple[slice, slice]]:
-    """Return which inputs get which outputs, tap by tap; of fewer windows than taps all of a window at once.
+    """Return slices (inputs, outputs) to add: one per tap, or one per window if there are fewer windows than taps.
 
-    Windows are taken from the last to the first: an element adds them up in the order of its taps either way.
+    Windows go from the last to the first, so that an element adds them in the order of its taps either way.
     """
-    if axis.count >= len(axis.offsets):  # without any taps, all windows miss x
+    if axis.count >= len(axis.offsets):  # also if all windows are out of bounds
         return axis.taps()
     handed = []
     for q in reversed(range(axis.count)):

@@ -1,4 +1,8 @@
-"""MaxPool on NumPy arrays."""
+"""MaxPool on NumPy arrays, with or without Indices: separable maxima, block by block.
+
+Values only: ``_windows`` reduces the elements, 16-bit floats by integer keys. With Indices, ``_argmax`` reduces keys
+with positions. A window that exceeds the workspace is reduced in parts, which are merged by their positions.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +22,17 @@ from gpuconv.cpu.pool._windows import Axis
 from gpuconv.rules.dtypes import lowest
 from gpuconv.rules.geometry import MaxPoolGeometry
 
-_TILE_BYTES = 2**24
-_TOUCHED = 7  # bytes at work per byte of input: its keys, their signs, maxima of one axis, all windows, the next axis
-_TOUCHED_INDICES = 56  # bytes at work per element of input: keys, integers with positions, three sets of maxima
+_TILE_BYTES = 2**24  # of a block's buffers
+_TOUCHED = 7  # bytes of buffers per byte of input: keys, signs, maxima of two axes, windows at every input
+_TOUCHED_INDICES = 56  # bytes of buffers per input: keys, keys packed with positions, three sets of maxima
 
 
 @_threads.quietly
 def max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometry, *, alone: str | None = None) -> None:
-    """Write the maxima of x into y and their positions, where asked for, into indices.
+    """Write MaxPool of x (N, C, …) into y (N, C, Q1, …), and Indices into ``indices`` unless it is None.
 
-    With ``alone``, the layout, the sign of a zero does not depend on other images, on threads, or on how x and y lie.
-    With indices it never does.
+    ``alone`` is the layout ("NCHW" or "NHWC") if the call is batch-invariant: then the sign of a zero does not depend
+    on other images, on threads, or on the strides of x and y. With Indices it never does.
     """
     if y.size == 0:
         return
@@ -57,13 +61,13 @@ def _max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeomet
 
 @lru_cache(maxsize=256)
 def _work(geometry: MaxPoolGeometry, touched: int, most_bytes: int, together: int) -> PooledBlocks:
-    """Cut the outputs, and the window where it has to be, so that a block has so many bytes at work at most.
+    """Return blocks of outputs, and parts of the window if needed, with at most ``most_bytes`` of buffers per block.
 
-    ``touched`` are those for each input that it sees; no more images than ``together`` make a block.
+    ``touched``: bytes of buffers per input. ``together``: most images per block.
     """
     volume = max(1, most_bytes // touched)
     windows = windows_within(geometry, volume)
-    if len(windows) > 1:  # parts of a window are put together by their positions
+    if len(windows) > 1:  # merging parts of a window needs positions
         volume = max(1, most_bytes // _TOUCHED_INDICES)
         windows = windows_within(geometry, volume)
     return cut_into(geometry, windows, volume, together)
@@ -100,7 +104,7 @@ def _pool(
     scratch: Scratch,
     block: PooledBlock,
 ) -> None:
-    """Pool one block through one part of the window."""
+    """Reduce one block over one part of the window."""
     source = view.of(x, block)
     if source.size == 0:
         target[...] = lowest(x.dtype)
@@ -119,7 +123,7 @@ def _pool(
 
 def _values(source: Array, target: Array, axes: Sequence[Axis], scratch: Scratch) -> None:
     dtype: Any = source.dtype
-    if dtype.itemsize == 2:  # NumPy's own maxima of 16-bit floats go through float32, one by one
+    if dtype.itemsize == 2:  # NumPy's maximum of 16-bit floats is slow: it converts each element to float32
         maxima = _windows.reduce(_order.keys(source, scratch), axes, np.iinfo(np.int16).min, scratch)
         np.copyto(target, _order.values(maxima, dtype, scratch))
     else:

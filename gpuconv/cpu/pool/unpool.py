@@ -1,7 +1,7 @@
-"""What is done by Indices, on NumPy arrays: the check of them, the gradient of MaxPool, and MaxUnpool.
+"""Operators that read MaxPool's Indices, on NumPy arrays: MaxPool's gradient, MaxUnpool, and the check of Indices.
 
-All go through blocks of planes whose arrays stay in the L2 cache. Indices that have been checked number elements of
-their own planes, so that blocks are independent and several threads can work on them.
+All are scatters, and process blocks of planes whose arrays stay in the L2 cache. Checked Indices only name elements of
+their own planes, so blocks are independent and can be shared among threads.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ from gpuconv.rules.geometry import Ints, MaxPoolGeometry
 from gpuconv.rules.gradients import MaxUnpoolGeometry
 from gpuconv.rules.indices import IndexWindows
 
-_PASSES = 4  # over Indices: so many times their bytes decide whether threads are worth waking
-_TOGETHER, _BYTES = 2**16, 64  # Indices at work at a time, and bytes of temporary arrays for each
-_ELEMENTS = 2**17  # of the planes that a block of Indices numbers
-_FEW, _FEW_NUMBERS = 256, 4096  # Indices, and numbers that they may have in all, that Python looks up faster than NumPy
+_PASSES = 4  # over Indices: their bytes times this decide whether several threads pay
+_TOGETHER, _BYTES = 2**16, 64  # Indices per block, and bytes of temporary arrays for each
+_ELEMENTS = 2**17  # elements of the planes of a block
+_FEW, _FEW_NUMBERS = 256, 4096  # Indices, and allowed values in all, up to which Python's sets are faster than NumPy
 
 
 # ---------------------------------------------------------------- the check
 
 
 def first_impossible(indices: Array, windows: IndexWindows) -> Ints | None:
-    """Return where the first index (N, C, Q1, …), in row-major order, stands that no forward call returns.
+    """Return the position (n, c, q1, …) of the first index, in row-major order, that no forward call can return.
 
-    That is one that numbers an element outside its window, or none, except -1. Some planes are looked at a time, or a
-    box of one.
+    Such an index names an element outside its window, or no element and is not -1. None if all are possible.
     """
     if indices.size == 0:
         return None
@@ -64,7 +63,7 @@ def first_impossible(indices: Array, windows: IndexWindows) -> Ints | None:
 
 @lru_cache(maxsize=64)
 def _allowed(windows: IndexWindows) -> list[frozenset[int]]:
-    """Return what each index may be, or nothing where that would be too many numbers."""
+    """Return the set of allowed values for each index; an empty list if there are too many values in all."""
     if (
         prod(windows.shape) * prod(-(-r // d) for r, d in zip(windows.reach, windows.dilations, strict=True))
         > _FEW_NUMBERS
@@ -85,24 +84,24 @@ def _allowed(windows: IndexWindows) -> list[frozenset[int]]:
 
 
 def _planes(images: int, channels: int, most: int) -> list[Box]:
-    """Cut all planes into spans of images and of channels, at most so many planes (but one) that follow each other."""
+    """Return blocks of planes as (span of images, span of channels), at most ``most`` planes each but at least one."""
     deep, many = max(1, min(channels, most)), max(1, most // channels)
     return list(product(spans(images, many), spans(channels, deep)))
 
 
 class _Digit(NamedTuple):
-    """What windows allow of the coordinate along one axis, which is a digit of an element's number.
+    """Bounds on the coordinate along one axis; an index is a mixed-radix number with one digit per axis.
 
     Attributes
     ----------
     modulus : int
-        What leaves of a number only this digit and those of the axes that are numbered faster.
+        The index modulo this has only this digit and the faster-varying ones.
     step : int
-        From one element's number to its neighbour's along the axis.
+        Difference of the indices of adjacent elements along the axis.
     size : unsigned integer, or array of one for each window
-        Of the elements that a window can name, how many there are along the axis, times the step.
+        Extent of the in-bounds part of the window along the axis, times ``step``.
     before : unsigned integer, or array of one for each window
-        How many of its elements along the axis lie in the padding before the first one that it can name.
+        First in-bounds coordinate less the window's start, modulo the dilation.
     dilation : int
     """
 
@@ -114,16 +113,16 @@ class _Digit(NamedTuple):
 
 
 class _Bounds(NamedTuple):
-    """What the windows of some planes allow.
+    """Bounds on the Indices of the windows of some planes.
 
     Attributes
     ----------
     first : array of int64
-        The number of each window's first element.
+        The index of each window's first in-bounds element.
     digits : list of _Digit
-        Of what an index exceeds that number by.
+        Bounds on the digits of the difference between an index and ``first``.
     dtype : dtype
-        The narrowest unsigned integer that holds these differences, once they are known to be below the first size.
+        The narrowest unsigned integer for these differences, after they have passed the first digit's bound.
     """
 
     first: Array
@@ -133,9 +132,9 @@ class _Bounds(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _bounds(windows: IndexWindows, planes: int, box: Box) -> _Bounds:
-    """Return what the windows of a box of some planes allow, the axis that is numbered slowest first.
+    """Return the bounds on Indices for a box of windows of some planes, slowest-varying axis first.
 
-    Axes along which each window holds everything are left out, but for the slowest: its digit bounds the number.
+    Axes along which each window covers all elements are skipped, except the slowest, whose digit bounds the index.
     """
     shape = (planes, *(stop - start for start, stop in box))
     step = plane = windows.plane
@@ -166,14 +165,14 @@ def _bounds(windows: IndexWindows, planes: int, box: Box) -> _Bounds:
 
 
 def _of_windows(values: Array, shape: Ints, dtype: Any) -> Any:
-    """Return a value for every window as a flat array, or as one number where all are equal."""
+    """Return a value for every window as a flat array, or one number if all are equal."""
     values = values.astype(dtype)
     one = values.reshape(-1)[0]
     return one if (values == one).all() else np.broadcast_to(values, shape).reshape(-1)
 
 
 def _first_of_block(array: Array, block: Box, windows: IndexWindows) -> Ints | None:
-    """Return where the first such index of a block stands; of some images it has all channels."""
+    """Return the position of the first impossible index of a block, or None; several images have all their channels."""
     indices = array[tuple(slice(*span) for span in block)]
     if all(_are_below(*digit) for digit in _digits(indices, block, windows)):
         return None
@@ -190,12 +189,12 @@ def _are_below(values: Array, bounds: Any) -> bool:
 
 
 def _number_of_first(block: Box, windows: IndexWindows) -> int:
-    """Return what the first element of a block's first plane has for a number."""
+    """Return the index of the first element of a block's first plane."""
     return 0 if windows.in_planes else (block[0][0] * windows.shape[1] + block[1][0]) * windows.plane
 
 
 def _inside(indices: Array, block: Box, windows: IndexWindows) -> Array:
-    """Tell which indices (N, C, …) of a block number elements of their own windows."""
+    """Return a mask (N, C, …) of the Indices of a block that name elements of their own windows."""
     inside = np.ones(indices.size, bool)
     for values, bounds in _digits(indices, block, windows):
         inside &= values < bounds
@@ -203,11 +202,10 @@ def _inside(indices: Array, block: Box, windows: IndexWindows) -> Array:
 
 
 def _digits(indices: Array, block: Box, windows: IndexWindows) -> Iterator[tuple[Array, Any]]:
-    """Yield flat arrays, in scratch memory, of what has to be below what if indices lie in their windows.
+    """Yield pairs (values, bounds) of flat arrays: an index lies in its window if all its values are below the bounds.
 
-    Each index, less the number of its window's first element, is taken apart into digits, one per axis. Where a
-    coordinate lies before the window's first one, its digit borrows from the next, and is at least what lies between
-    that first coordinate and the end of the axis: too large, as a window ends there at the latest.
+    The difference between an index and its window's first element is split into digits, one per axis. If a coordinate
+    lies before the window, its digit borrows from the next one and becomes so large that it exceeds the bound.
     """
     first, digits, dtype = _bounds(windows, prod(indices.shape[:2]), block[2:])
     numbers = SCRATCH.take("numbers", indices.shape, np.int64)
@@ -240,20 +238,20 @@ def _digits(indices: Array, block: Box, windows: IndexWindows) -> Iterator[tuple
 
 @quietly
 def max_pool_grad(dy: Array, indices: Array, dx: Array, geometry: MaxPoolGeometry, *, is_checked: bool = False) -> None:
-    """Write into dx, of every element, the sum of dy over the windows whose index it is.
+    """Write the gradient of MaxPool into dx (N, C, …): for each element, the sum of dy over the windows that name it.
 
-    Windows are added from the last to the first: so an element adds them up in the order of their taps. ``is_checked``
-    says that :func:`first_impossible` has found nothing.
+    Windows are added from the last to the first, so that an element adds them in the order of its taps.
+    ``is_checked``: :func:`first_impossible` has returned None.
     """
     accumulator = np.dtype(dtypes.accumulator(dy.dtype))
     _Scatter(dy, indices, dx, geometry.index_windows, accumulator, is_checked, is_sum=True).run()
 
 
 def max_unpool(x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry, *, is_checked: bool = False) -> None:
-    """Write every element of x into y where its index says, the last of several; zeros elsewhere.
+    """Write MaxUnpool into y: each element of x goes where its index says, the last one wins; zeros elsewhere.
 
-    Unless :func:`first_impossible` has found nothing, as ``is_checked`` says, an index may number an element of another
-    plane, and one that numbers none is left out.
+    ``is_checked``: :func:`first_impossible` has returned None. Otherwise an index may name an element of another plane,
+    and one that names none is skipped.
     """
     if is_checked and indices.size > _FEW:
         _Scatter(x, indices, y, geometry.index_windows, x.dtype, is_checked, is_sum=False).run()
@@ -263,10 +261,10 @@ def max_unpool(x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometry, 
 
 @dataclass(frozen=True, slots=True)
 class _Scatter:
-    """Values that are added to zeros where indices (N, C, Q1, …) say, or put there, block by block.
+    """Scatter values (N, C, Q1, …) to the elements that ``indices`` name, block by block.
 
-    They are added from the last to the first, and put from the first to the last; those outside their windows are left
-    out.
+    Values are added (``is_sum``, from the last to the first) or assigned (from the first to the last). Those whose
+    index is outside its window are skipped.
     """
 
     values: Array
@@ -278,7 +276,7 @@ class _Scatter:
     is_sum: bool
 
     def run(self) -> None:
-        """Fill the target."""
+        """Write the target: zeros, and the scattered values."""
         if 0 in (self.target.size, self.values.size):
             self.target[...] = 0
             return
@@ -298,16 +296,16 @@ class _Scatter:
 
     @property
     def _is_direct(self) -> bool:
-        """Whether blocks of the target can be what the values are added to."""
+        """Whether values can be scattered into the target itself, without a temporary."""
         whole = self.target.shape[2:] == self.windows.numbered[2:] and not self.windows.storage_order
         return whole and self.target.flags.c_contiguous and self.target.dtype == self.accumulator
 
     def _fill(self, planes: Box, inner: list[Box]) -> None:
-        """Fill some planes of the target box by box."""
+        """Write some planes of the target, one box of windows at a time."""
         part, spatial = self.target[tuple(slice(*span) for span in planes)], self.windows.numbered[2:]
         if self._is_direct:
             part.fill(0)
-            flat = part if self.windows.in_planes else self.target  # whose elements are numbered by indices themselves
+            flat = part if self.windows.in_planes else self.target  # Indices are offsets into it
             self._put(flat.reshape(-1), planes, inner)
             return
         numbered = spatial[::-1] if self.windows.storage_order else spatial
@@ -320,7 +318,7 @@ class _Scatter:
         part[last_axes(map(slice, spatial))] = turned
 
     def _put(self, flat: Array, planes: Box, inner: list[Box]) -> None:
-        """Put the values of some boxes of planes into these planes, or into the whole target."""
+        """Scatter the values of some planes into ``flat``: these planes, or the whole target."""
         for box in reversed(inner) if self.is_sum else inner:
             block = (*planes, *box)
             at = tuple(slice(*span) for span in block)
@@ -341,7 +339,7 @@ class _Scatter:
 
 
 def _places(indices: Array, block: Box, windows: IndexWindows) -> Array:
-    """Return the places of a block's indices among the elements of its planes, in scratch memory."""
+    """Return a block's Indices as offsets into its planes, in scratch memory."""
     places = SCRATCH.take("places", indices.shape, np.int64)
     if not windows.in_planes:
         return np.subtract(indices, _number_of_first(block, windows), out=places)
@@ -366,7 +364,7 @@ def _put_anywhere(x: Array, indices: Array, y: Array, geometry: MaxUnpoolGeometr
     if y.flags.c_contiguous and tuple(geometry.numbered_shape) == y.shape:
         y.reshape(-1)[flat] = values
         return
-    # An axis of one element needs no place: arrays may have more axes than NumPy takes places along.
+    # Axes of one element need no index array: NumPy allows fewer index arrays than axes.
     numbered = geometry.numbered_shape
     kept = [axis for axis, extent in enumerate(numbered) if extent > 1 or axis == 0]
     places = np.unravel_index(flat, [numbered[axis] for axis in kept])
