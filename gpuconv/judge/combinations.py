@@ -43,8 +43,9 @@ def _combined(problem: Problem) -> Ruling:
     for ruling in each:
         for target, links in ruling.upstream.items():
             upstream[target] = tuple(dict.fromkeys((*upstream.get(target, ()), *links)))
-    sentence = f"These rules together: {'; '.join(ruling.name for ruling in each)}."
-    return Ruling(name, status, discussions, upstream, sentence)
+    parts = tuple(ruling.name for ruling in each)
+    sentence = f"These rules together: {'; '.join(parts)}."
+    return Ruling(name, status, discussions, upstream, sentence, parts=parts)
 
 
 def _taking_part(problem: Problem) -> list[str]:

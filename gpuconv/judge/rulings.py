@@ -35,6 +35,8 @@ class Ruling:
         The rule. As given by :func:`ruled` for one operator and opset.
     quotation : dict or None
         The specification's words, with operator, opset and link. As given by :func:`ruled` for one operator and opset.
+    parts : tuple of str
+        Of a combination, the names of the rules that take part in it.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Ruling:
     upstream: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sentence: str = ""
     quotation: dict[str, Any] | None = None
+    parts: tuple[str, ...] = ()
 
 
 def _onnx(*numbers: int) -> tuple[str, ...]:

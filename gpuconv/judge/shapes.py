@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gpuconv.judge import rulings
 from gpuconv.judge.problems import Problem
 from gpuconv.judge.readings import DROPPED_BY_TEXT, extents, mode_of, per_axis
 
@@ -30,6 +31,17 @@ def difference(problem: Problem, shape: Sequence[int]) -> dict[str, Any] | None:
     same_pool = problem.case.op.endswith("pool") and mode_of(problem).startswith("SAME")
     bug = len(found) != len(shape) or (same_pool and bool(problem.case.attributes.get("ceil_mode")))
     return {"shape": found, "class": BUG if bug else UNCLEAR}
+
+
+def is_valid(problem: Problem) -> bool:
+    """Return whether a strict checker accepts the model; if not, a target may refuse it.
+
+    It does not where the specification forbids the model (:data:`gpuconv.judge.rulings.INVALID`). Nor does
+    ``onnx.checker.check_model(full_check=True)`` where onnx infers fewer axes than the output has: it stops at the
+    first axis of ConvTranspose whose `output_shape` is below the input.
+    """
+    found = inferred(problem)
+    return problem.case.name not in rulings.INVALID and (found is None or len(found) == len(problem.case.x_shape))
 
 
 def inferred(problem: Problem) -> list[int] | None:

@@ -44,8 +44,10 @@ alternative_NAME_N  other answers that can be defended.
 case.json           what is tested: the operator, its attributes, the rule in the specification's words with its
                     quotation, the status (specified, by the reference, disputed, ruled here), public discussions,
                     known issues of implementations ("upstream"), and what each alternative is. "bits": true asks for
-                    every bit; equality is then a defensible answer. "valid": false marks a model that a correct checker
-                    rejects: refusing it is right, too. "onnx_shape" is what ONNX's shape inference says instead.
+                    every bit; equality is then a defensible answer. "valid": false marks a model that the specification
+                    forbids or that onnx.checker.check_model(full_check=True) rejects: refusing it is right, too.
+                    "onnx_shape" is what ONNX's shape inference says instead. "rules" lists the rules that take part
+                    in a combination; other tests have one.
 
 An answer is accepted if one set of outputs explains all outputs together: output_N, or one alternative of kind "whole".
 Each element is then within its bound, or is that of an alternative of kind "element" whose "of" names the set (null:
@@ -225,13 +227,14 @@ def _facts(problem: Problem, right: Answer, others: Sequence[Alternative]) -> di
         "type": problem.dtype,
         "rank": len(problem.case.x_shape) - 2,
         "rule": ruling.name,
+        "rules": list(ruling.parts or (ruling.name,)),
         "sentence": ruling.sentence,
         # The specification cannot say so where another reading of it gives something else.
         "status": rulings.DISPUTED if room and ruling.status == rulings.SPECIFIED else ruling.status,
         "quotation": ruling.quotation,
         "discussions": list(ruling.discussions),
         "upstream": {name: list(links) for name, links in ruling.upstream.items()},
-        "valid": problem.case.name not in rulings.INVALID,
+        "valid": shapes.is_valid(problem),
         "onnx_shape": onnx_shape,
         "attributes": attributes,
         "inputs": _described("input", {NAMES[name]: array for name, array in fed_by_name(problem).items()}),

@@ -27,7 +27,7 @@ HANGS = "hangs"
 ALL = (AGREES, DIFFERS, INCONSISTENT, WRONG, REFUSES, CRASHES, HANGS)
 FAILURES = (INCONSISTENT, WRONG, CRASHES, HANGS)
 FACTS = (
-    *("name", "operator", "opset", "type", "rank", "rule", "sentence", "status", "quotation", "discussions"),
+    *("name", "operator", "opset", "type", "rank", "rule", "rules", "sentence", "status", "quotation", "discussions"),
     *("upstream", "valid", "onnx_shape", "attributes", "inputs", "constants", "outputs", "bits", "alternatives"),
 )
 

@@ -68,8 +68,8 @@ def alternative(kind: str = "whole", of: str | None = None, nan: bool = False) -
 def store(folder: Path, name: str, arrays: dict[str, Array], **facts: Any) -> None:
     """Write one test in all of its formats."""
     facts = {"name": name, "operator": "conv", "opset": 22, "type": arrays["output_0"].dtype.name, "rank": 1,
-             "rule": "a rule", "sentence": "", "status": "specified", "quotation": None, "discussions": [],
-             "upstream": {}, "valid": True, "onnx_shape": None, "attributes": {}, "inputs": [], "constants": [],
+             "rule": "a rule", "rules": ["a rule"], "sentence": "", "status": "specified", "quotation": None,
+             "discussions": [], "upstream": {}, "valid": True, "onnx_shape": None, "attributes": {}, "inputs": [], "constants": [],
              "outputs": [], "bits": False, "alternatives": {}} | facts  # fmt: skip
     data = folder / name / DATA
     data.mkdir(parents=True)

@@ -234,6 +234,10 @@ def test_refusing_an_invalid_model_agrees(tmp_path: Path) -> None:
     invalid = written(problem("conv_transpose/1d/output_shape with N and C"), tmp_path)
     assert verdicts.refused(invalid, "no").kind == AGREES
     assert verdicts.judge(invalid, invalid.tensors("output")).kind == AGREES
+    below = written(problem("conv_transpose/1d/output_shape smaller than the input"), tmp_path)
+    assert verdicts.refused(below, "no").kind == AGREES
+    (y,) = below.tensors("output")
+    assert verdicts.judge(below, (y + 1,)).kind == WRONG
     assert verdicts.refused(written(problem("conv/2d/a bias"), tmp_path), "no").kind == verdicts.REFUSES
 
 

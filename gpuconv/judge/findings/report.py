@@ -143,13 +143,12 @@ def _under_their_rules(found: Sequence[Finding]) -> list[Finding]:
     left = []
     for finding in found:
         facts, kind = finding.outcome.test.facts, finding.outcome.verdict.kind
-        sentence = facts["sentence"].removesuffix(".")
-        parts = set(sentence.partition(": ")[2].split("; ")) if facts["rule"].startswith(COMBINATION) else set()
         owner = next(
             (
                 each
                 for each in single
-                if each.outcome.test.facts["rule"] in parts
+                if facts["rule"].startswith(COMBINATION)
+                and each.outcome.test.facts["rule"] in facts["rules"]
                 and (each.outcome.test.facts["operator"], each.outcome.verdict.kind) == (facts["operator"], kind)
             ),
             None,
