@@ -14,14 +14,19 @@ from gpuconv.judge.problems import Problem, attributes, operands
 _MOST = 8  # terms that are written out
 
 
-def line(problem: Problem, expected: tuple[Array, ...], got: tuple[Array, ...]) -> str:
-    """Return the arithmetic of the first axis whose size is wrong, or of the first wrong element; may be empty.
+def line(
+    problem: Problem, expected: tuple[Array, ...], got: tuple[Array, ...], element: tuple[int, ...] | None = None
+) -> str:
+    """Return the arithmetic of the first axis whose size is wrong, or of one wrong element; may be empty.
 
     Parameters
     ----------
     problem : Problem
     expected, got : tuple of array
         The outputs: y, of MaxPool also its Indices.
+    element : tuple of int, optional
+        The number of the output and the index of the element that the verdict cites; by default, the element that is
+        off the most.
     """
     if not got or problem.case.op == "max_unpool":
         return ""
@@ -29,6 +34,8 @@ def line(problem: Problem, expected: tuple[Array, ...], got: tuple[Array, ...]) 
         if ours.shape != theirs.shape:
             wrong = [a for a, (n, m) in enumerate(zip(ours.shape[2:], theirs.shape[2:], strict=False)) if n != m]
             return _size(problem, wrong[0], ours.shape[wrong[0] + 2]) if wrong else ""
+        if element is not None:
+            continue
         with np.errstate(all="ignore"):
             a, b = ours.astype(np.float64), theirs.astype(np.float64)
             # Of several wrong elements the one that is off the most says more than one that is rounded otherwise.
@@ -36,7 +43,7 @@ def line(problem: Problem, expected: tuple[Array, ...], got: tuple[Array, ...]) 
         if off.any():
             at = tuple(int(i) for i in np.unravel_index(int(off.argmax()), off.shape))
             return _element(problem, number, at, ours[at])
-    return ""
+    return "" if element is None else _element(problem, element[0], element[1:], expected[element[0]][element[1:]])
 
 
 def _size(problem: Problem, axis: int, size: int) -> str:

@@ -341,8 +341,11 @@ def with_programs(
 
     small = shrink.smallest(problems, fails)
     names, last = list(small), iter(judged(list(small.values())) if small else ())
-    got = {name: outcome.got if outcome else () for name, outcome in zip(names, last, strict=True)}
-    return [_with_program(target, version, each, small.get(each.name, each.problem), got) for each in found]
+    outcomes = {name: outcome for name, outcome in zip(names, last, strict=True) if outcome is not None}
+    return [
+        _with_program(target, version, each, small.get(each.name, each.problem), outcomes.get(each.name))
+        for each in found
+    ]
 
 
 def _stored(folder: Path, problem: Problem, number: int) -> Test | None:
@@ -357,7 +360,7 @@ def _stored(folder: Path, problem: Problem, number: int) -> Test | None:
 
 
 def _with_program(
-    target: str, version: str, finding: Finding, problem: Problem | None, got: Mapping[str, tuple[Array, ...]]
+    target: str, version: str, finding: Finding, problem: Problem | None, outcome: Outcome | None
 ) -> Finding:
     if problem is None:
         return finding
@@ -365,7 +368,7 @@ def _with_program(
     expected = answer(problem).outputs
     comments = [f"{version}: {title(finding)}", facts["sentence"]]
     comments += [quoted(facts["quotation"])] if facts.get("quotation") else []
-    why = arithmetic.line(problem, expected, got.get(finding.name, ()))
+    why = arithmetic.line(problem, expected, outcome.got, outcome.verdict.element) if outcome else ""
     text = programs.program(target, comments, problem, expected, why)
     return replace(finding, problem=problem, program=text)
 

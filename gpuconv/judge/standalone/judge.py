@@ -391,12 +391,27 @@ def factor(test: Test, got: list[Tensor]) -> float:
 
 
 def described(test: Test, got: list[Tensor]) -> str:
-    """Describe the first element that is not the main answer's."""
-    for number, found in enumerate(fits(test.main, got, test.bounds) or []):
-        if not found.all():
-            at = np.argwhere(~found)[0].tolist()
+    """Describe the first element that no answer explains within any bound.
+
+    Where each is explained by some answer, but no answer explains all, it is the first that the main one does not.
+    """
+    right = fits(test.main, got, test.bounds) or []
+    strictest, _ = mixed(right, test.main, test.others, got, test.bounds)
+    found = strictest
+    for bounds, _, _ in test.scales(lambda _: set()):
+        for whole in [test.main, *(other for other in test.others if other.whole)]:
+            its = fits(whole, got, bounds)
+            if its is not None:
+                its, _ = mixed(its, whole, test.others, got, bounds)
+                found = [a | b for a, b in zip(found, its, strict=True)]
+    shown = strictest if everywhere(found) else found
+    for number, explained in enumerate(shown):
+        if not explained.all():
+            at = np.argwhere(~explained)[0].tolist()
             ours, theirs = (value(each, tuple(at)) for each in (test.main.outputs[number], got[number]))
-            counts = f"{int((~found).sum())} of {found.size} elements differ"
+            wrong, alone = int((~right[number]).sum()), int((~found[number]).sum())
+            counts = f"{wrong} of {explained.size} elements differ"
+            counts += f", {alone} of them from every alternative, too" if 0 < alone < wrong else ""
             return f"output {number}{at} is {theirs}, expected {ours} ({counts})"
     return ""
 
