@@ -35,33 +35,36 @@ constant_N          the model's initializers, in the order of case.json's "const
 bound_N             float64, the shape of output_N: how far each element may be off. 0 demands equality (==, and any NaN
                     equals any NaN); infinity accepts anything: a sum may or may not overflow on its way.
                     Elsewhere it is (K + 1) u S + rounding: K terms, S the sum of their magnitudes, u = 2^-24 (2^-53
-                    for double), so that sums of 16-bit types are asked for in float32.
+                    for double), so sums of 16-bit types are expected to accumulate in float32.
 wide_bound_N        the same with u of the 16-bit type itself.
 tf32_bound_N        for float32: factors rounded or truncated to TF32.
 transform_bound_N   as precise as a transform, such as Winograd's: 32 u K max|x| max|w| in place of (K + 1) u S.
 narrow_bound_N      float64 computed in float32.
 alternative_NAME_N  other answers that can be defended.
-case.json           what is tested: the operator, its attributes, the rule in the specification's words with its
-                    quotation, the status (specified, by the reference, disputed, ruled here), public discussions,
-                    known issues of implementations ("upstream"), and what each alternative is. "bits": true asks for
-                    every bit; equality is then a defensible answer. "valid": false marks a model that the specification
-                    forbids or that onnx.checker.check_model(full_check=True) rejects: refusing it is right, too.
-                    "onnx_shape" is what ONNX's shape inference says instead. "rules" lists the rules that take part
-                    in a combination; other tests have one.
+case.json           the description of the test: the operator, its attributes, the rule in the specification's words
+                    with its quotation, the status (specified, by the reference, disputed, ruled here), public
+                    discussions, known issues of implementations ("upstream"), and the meaning of each alternative.
+                    "rules" lists the rules that take part in a combination; other tests have one.
+                    "bits": true asks for every bit; an answer with equal values is then defensible.
+                    "valid": false marks a model that the specification forbids or that
+                    onnx.checker.check_model(full_check=True) rejects: refusing it is right, too.
+                    "onnx_shape" is the shape that ONNX's shape inference gives instead.
 
 An answer is accepted if one set of outputs explains all outputs together: output_N, or one alternative of kind "whole".
-Each element is then within its bound, or is that of an alternative of kind "element" whose "of" names the set (null:
-output_N). An element alternative counts only where it is not equal to its set. Elements of alternatives may be off by
-the largest finite element of the bound; where that has infinities, one within a tenth of the type's largest by
-anything. The same with another bound in place of bound_N is a less precise answer.
-Only output_N within bound_N agrees; all else that is accepted differs. What is not accepted is wrong, but
-"inconsistent" if each element is that of output_N or of an alternative marked "inconsistent when mixed": then NaN
-comes out or not, depending on where it is.
+Each element must be within its bound of the set, or be that of an alternative of kind "element" whose "of" names the
+set (null: output_N). An element alternative counts only where it differs from its set. Elements of alternatives may be
+off by the largest finite element of the bound. If the bound has infinities, an element of an alternative whose
+magnitude is above 0.9 times the type's largest value may be anything. The same with another bound in place of bound_N
+is a less precise answer.
+Only output_N within bound_N agrees; every other accepted answer differs. An answer that is not accepted is wrong, or
+"inconsistent" if each element is that of output_N or of an alternative marked "inconsistent when mixed": NaN is kept
+or lost depending on its position.
 
-Without protobuf, .npy or JSON: TEST/test.flat has the arrays of a test and what of case.json running and judging need.
+Without protobuf, .npy or JSON: TEST/test.flat has the arrays of a test and the entries of case.json that running and
+judging need.
 All numbers are little-endian:
 
-    char  magic[8] "FLAT0001";  int64 records;  and as many records, one after the other:
+    char  magic[8] "FLAT0001";  int64 records;  then the records without gaps:
     char  name[96]              UTF-8, filled with zero bytes
     int64 type, rank, dims[8]   TensorProto.DataType: 1 float32, 2 uint8, 3 int8, 7 int64, 8 text, 10 float16,
                                 11 float64, 16 bfloat16; sizes, 0 beyond the rank; of text: rank 1, the number of bytes

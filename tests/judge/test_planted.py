@@ -155,6 +155,17 @@ def saturated(one: Problem) -> Outputs:
     return (np.clip(y, np.finfo(y.dtype).min, np.finfo(y.dtype).max),)
 
 
+def without_bias(one: Problem) -> Outputs:
+    arrays = operands(one)
+    return outputs(one, arrays={"b": np.zeros_like(arrays["b"])}) if "b" in arrays else outputs(one)
+
+
+def pads_below_kernel(one: Problem) -> Outputs:
+    """Pads of the kernel's size or more taken as one less than it."""
+    pads, kernel = readings.per_axis(one, "pads", 0), attributes(one)["kernel_shape"]
+    return outputs(one, {"pads": [min(p, k - 1) for p, k in zip(pads, [*kernel, *kernel], strict=True)]})
+
+
 def lost_nan(one: Problem) -> Outputs:
     (y,) = outputs(one)
     return (np.where(np.isnan(y), np.float32(0), y),)
