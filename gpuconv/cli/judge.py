@@ -105,11 +105,12 @@ def _need_onnx(command: str) -> None:
 
 
 def _suite(arguments: argparse.Namespace) -> int:
-    _need_onnx("suite")
     folder = Path(arguments.output)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CommandError(f"suite: --output {folder} is there already and no empty folder")
-    with Progress() as progress:
+    with Progress(lines=True) as progress:
+        progress.show("importing onnx")
+        _need_onnx("suite")
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise CommandError(f"suite: --output {folder} is there already and no empty folder")
         filters = judge_filters.of(arguments)
         written = judge_suites.written(folder, arguments, filters, "suite", progress.show)
         progress.show("writing the ZIP file")
@@ -132,7 +133,6 @@ def _judge(arguments: argparse.Namespace) -> int:
         return 0
     arguments.target = _target(arguments.target, TARGETS, ALIASES)
     _check_arguments(arguments)
-    _need_onnx("judge")
     with _ended_by_signals():
         return _judged_suite(arguments)
 
@@ -178,11 +178,28 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _judged_suite(arguments: argparse.Namespace) -> int:
-    """Read the suite if one is given, start the target, write the suite if none is given, then judge."""
+    """Judge the target, print the results and return the exit code."""
+    with Progress(lines=True) as progress:
+        progress.show("importing onnx")
+        _need_onnx("judge")
+        text, outcomes, comparison, incomplete = _results(arguments, progress)
+    print(text)
+    return _finished(arguments, outcomes, comparison, incomplete)
+
+
+def _results(arguments: argparse.Namespace, progress: Progress) -> tuple[str, list[Any], judge_results.Comparison, str]:
+    """Read the suite if one is given, start the target, write the suite if none is given, then judge.
+
+    Returns
+    -------
+    tuple
+        The text to print, the outcomes, their comparison with the expected failures, and why the run is incomplete
+        (empty where it is complete).
+    """
     from gpuconv.judge import runner
 
     expected, filters, incomplete = _expected(arguments), judge_filters.of(arguments), ""
-    with _one_line_errors(arguments.target), Progress() as progress:
+    with _one_line_errors(arguments.target):
         given = None if arguments.suite is None else judge_suites.given(Path(arguments.suite), filters, progress.show)
         progress.show(f"importing {arguments.target}")
         worker = runner.Worker(arguments.target)
@@ -195,11 +212,10 @@ def _judged_suite(arguments: argparse.Namespace) -> int:
                     outcomes, incomplete = error.outcomes, str(error)
                 comparison = judge_results.compared(outcomes, expected, arguments.strict)
                 progress.show("looking for explanations")
-                text = _reported(arguments, worker.version, about, outcomes, comparison)
+                text = _reported(arguments, worker.version, about, outcomes, comparison, progress.show)
         finally:
             worker.end()
-    print(text)
-    return _finished(arguments, outcomes, comparison, incomplete)
+    return text, outcomes, comparison, incomplete
 
 
 def _run(arguments: argparse.Namespace, worker: Any, tests: Sequence[Any], progress: Progress) -> list[Any]:
@@ -247,14 +263,14 @@ def _reported(
     about: dict[str, Any],
     outcomes: Sequence[Any],
     comparison: judge_results.Comparison,
+    show: Callable[[str], None],
 ) -> str:
     """Write the files that are asked for; return what is to be printed."""
     from gpuconv.judge.findings import report
 
     found = report.findings(outcomes, _problems(about, outcomes))
     if arguments.report is not None:
-        with Progress() as progress:
-            found = report.with_programs(arguments.target, version, found, arguments.time_limit, progress.show)
+        found = report.with_programs(arguments.target, version, found, arguments.time_limit, show)
         text = f"Suite of seed {about['seed']}, {len(outcomes)} tests."
         report.write(Path(arguments.report), version, text, outcomes, found)
     if arguments.junit is not None:

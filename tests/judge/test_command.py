@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 import zipfile
 from collections.abc import Callable, Sequence
+from io import StringIO
 from pathlib import Path
 from threading import Barrier, Thread
 from types import SimpleNamespace
@@ -274,3 +276,39 @@ def test_a_silent_terminal_shows_that_time_goes_by(monkeypatch: pytest.MonkeyPat
         progress._stopped.wait(0.2)
     assert sum("importing torch (0 s)" in text for text in texts) >= 2
     assert not progress._clock.is_alive()
+
+
+def test_a_pipe_gets_a_line_at_least_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is being done, with the time if that has not changed; no control characters."""
+    stream = StringIO()
+    monkeypatch.setattr(terminal.sys, "stderr", stream)
+    assert terminal._SECONDS_BETWEEN_SIGNS_OF_LIFE * 1.5 < 2
+    monkeypatch.setattr(terminal, "_SECONDS_BETWEEN_SIGNS_OF_LIFE", 0.01)
+    with terminal.Progress(lines=True) as progress:
+        progress.show("importing torch")
+        progress._stopped.wait(0.2)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) >= 3
+    assert {*lines} <= {"gpuconv: importing torch", "gpuconv: importing torch (0 s)"}
+    assert stream.getvalue().endswith("\n")
+    with terminal.Progress() as silent:  # other commands
+        silent.show("importing torch")
+        silent._stopped.wait(0.1)
+    assert stream.getvalue().splitlines() == lines
+
+
+def test_the_judge_writes_such_lines(
+    few: None, kinds: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal, "_SECONDS_BETWEEN_SIGNS_OF_LIFE", 0.01)
+    judged = runner.run
+
+    def slow(*words: Any) -> Any:
+        time.sleep(0.2)
+        return judged(*words)
+
+    monkeypatch.setattr(runner, "run", slow)
+    assert main(["judge", "gpuconv", "--filter", "conv_2d"]) == 0
+    err = capsys.readouterr().err
+    assert "gpuconv: 0/2" in err
+    assert "\r" not in err

@@ -137,8 +137,8 @@ def test_wrong_answers_are_explained(tmp_path: Path) -> None:
     test = written(one, tmp_path)
     other = suite.answer(one, {"auto_pad": "SAME_UPPER"})
     assert verdicts.judge(test, other.outputs).kind == verdicts.WRONG
-    assert report.explained(one, test, other.outputs) == "SAME_UPPER and SAME_LOWER exchanged"
-    assert report.explained(one, test, [other.outputs[0] + 1]) == ""
+    assert report.explanations_of(one, test, other.outputs)[0] == "SAME_UPPER and SAME_LOWER exchanged"
+    assert report.explanations_of(one, test, [other.outputs[0] + 1]) == []
 
 
 def test_rules_that_fail_by_one_explanation_are_one_finding(tmp_path: Path) -> None:

@@ -115,9 +115,22 @@ def findings(outcomes: Sequence[Outcome], problems: Mapping[str, Problem]) -> li
     for group in groups.values():
         least = min(group, key=lambda outcome: _weight(outcome.test))
         problem = problems.get(least.test.folder.name)
-        text = explained(problem, least.test, least.got) if least.got else ""
-        made.append(Finding(least, len(group), text, problem))
+        made.append(Finding(least, len(group), _explained_best(least, group, problems), problem))
     return _by_fault(made)
+
+
+def _explained_best(least: Outcome, group: Sequence[Outcome], problems: Mapping[str, Problem]) -> str:
+    """Of the explanations of the smallest test, return the one that explains the most tests of the group."""
+    names = _all_explanations(least, problems)
+    if len(names) < 2:
+        return "".join(names)
+    counts = Counter(name for outcome in group for name in {*_all_explanations(outcome, problems)})
+    return max(names, key=lambda name: counts[name])
+
+
+def _all_explanations(outcome: Outcome, problems: Mapping[str, Problem]) -> list[str]:
+    problem = problems.get(outcome.test.folder.name)
+    return explanations_of(problem, outcome.test, outcome.got) if problem is not None and outcome.got else []
 
 
 def _by_fault(found: Sequence[Finding]) -> list[Finding]:
@@ -173,20 +186,14 @@ def _weight(test: Test) -> tuple[int, int]:
     return (test.facts["type"] != "float32", sum(sizes))
 
 
-def explained(problem: Problem | None, test: Test, got: Sequence[Array]) -> str:
-    """Name the other rule that gives just these outputs, or at least an output of this wrong shape; else nothing."""
-    if problem is None:
-        return ""
-    right = answer(problem)
-    for variant, other in explanations(problem, right):
-        if len(other.outputs) == len(got) and matches(other.outputs, test.tensors("bound"), got):
-            return variant.sentence
-    shape = got[0].shape
-    if right.outputs[0].shape != shape:
-        for variant, other in explanations(problem, right):
-            if other.outputs[0].shape == shape:
-                return f"{_SHAPE_OF}{variant.sentence}"
-    return ""
+def explanations_of(problem: Problem, test: Test, got: Sequence[Array]) -> list[str]:
+    """Name the other rules that give just these outputs; if there is none, those that give the wrong shape of y."""
+    right, bounds = answer(problem), test.tensors("bound")
+    others = [(variant.sentence, other.outputs) for variant, other in explanations(problem, right)]
+    exact = [name for name, outputs in others if len(outputs) == len(got) and matches(outputs, bounds, got)]
+    if exact or right.outputs[0].shape == got[0].shape:
+        return exact
+    return [f"{_SHAPE_OF}{name}" for name, outputs in others if outputs[0].shape == got[0].shape]
 
 
 # ---------------------------------------------------------------- JSON and Markdown
