@@ -1,4 +1,4 @@
-"""Whether what came out of a test is right."""
+"""Verdicts: compare the outputs of a target with those of a test, and with the alternatives that can be defended."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Test:
-    """The folder of a test."""
+    """A test of a suite, read from its folder."""
 
     folder: Path
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What case.json says."""
+        """The content of case.json."""
         try:
             facts = json.loads((self.folder / "case.json").read_text())
         except (OSError, ValueError) as error:
@@ -99,7 +99,7 @@ class Test:
                     raise DamagedTest(f"{self.folder.name}: there is no {DATA}/{kind}_{number}.pb")
 
     def tensors(self, kind: str) -> list[Array]:
-        """Read input_N.pb, output_N.pb and so on, as many as there are."""
+        """Read all files `kind`_0.pb, `kind`_1.pb and so on."""
         found: list[Array] = []
         while (path := self.folder / DATA / f"{kind}_{len(found)}.pb").exists():
             try:
@@ -245,7 +245,7 @@ class _Answer:
         return sentences
 
     def _equals(self, number: int, other: Array, bound: Array, theirs: Array) -> Array:
-        """Tell which elements are those of an element alternative, where it is not the answer itself."""
+        """Return a mask of the elements that equal an element alternative, where that differs from the answer."""
         ours = self.outputs[number]
         elsewhere = _wrong(ours, np.zeros(ours.shape), other, False)
         return np.asarray(elsewhere & ~_wrong(other, _limits(other, bound), theirs, False))
@@ -274,7 +274,7 @@ def _answers(test: Test, expected: Sequence[Array]) -> list[_Answer]:
 def _scale(
     test: Test, bounds: Sequence[Array], claims: set[str | None], expected: Sequence[Array], got: Sequence[Array]
 ) -> Iterator[tuple[Sequence[Array], str, str]]:
-    """Yield bounds from the strictest on: with what is claimed, and what is to be said otherwise."""
+    """Yield bounds, the strictest first, with the sentence of what is claimed, and the one to print if it is not."""
     yield bounds, "", ""
     for name, (claim, sentence) in _LOOSER.items():
         if looser := test.tensors(f"{name}_bound"):
@@ -296,7 +296,7 @@ def _factor(expected: Sequence[Array], bounds: Sequence[Array], got: Sequence[Ar
 
 
 def _mixes_nan(answers: Sequence[_Answer], got: Sequence[Array], bounds: Sequence[Array]) -> bool:
-    """Tell whether each element is that of the right answer or of one that takes NaN in another way."""
+    """Return whether each element is that of the right answer or of an alternative about NaN."""
     wrong: list[Array] | None = None
     for answer in answers:
         if (answer.nan or not answer.name) and not _misshapen(answer.outputs, got):
@@ -309,7 +309,7 @@ def _mixes_nan(answers: Sequence[_Answer], got: Sequence[Array], bounds: Sequenc
 
 
 def _misshapen(expected: Sequence[Array], got: Sequence[Array]) -> str | None:
-    """Say how the number, the shapes or the types of outputs are not those expected."""
+    """Describe how the number, shapes or types of outputs differ from those expected; None if they do not."""
     if len(got) != len(expected):
         return f"{len(got)} outputs, expected {len(expected)}"
     for number, (ours, theirs) in enumerate(zip(expected, got, strict=True)):
@@ -328,7 +328,7 @@ def _narrowed(ours: Array, theirs: Array) -> Array:
 
 
 def matches(expected: Sequence[Array], bounds: Sequence[Array], got: Sequence[Array]) -> bool:
-    """Tell whether outputs are other expected ones, each element within the largest of the bounds.
+    """Return whether outputs are those of an alternative, each element within the largest finite bound.
 
     Where sums may overflow in some order, elements within a tenth of the type's largest value may be anything.
     """
@@ -347,7 +347,7 @@ def _limits(expected: Array, bound: Array) -> Array:
 def difference(
     expected: Sequence[Array], bounds: Sequence[Array], got: Sequence[Array], bits: bool, with_bound: bool = False
 ) -> str | None:
-    """Describe the first output that is not as expected, and how far its first wrong element may be off if asked."""
+    """Describe the first wrong element, or a wrong shape, with its bound if asked; None if there is none."""
     misshapen = _misshapen(expected, got)
     if misshapen:
         return misshapen
