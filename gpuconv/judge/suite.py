@@ -1,4 +1,4 @@
-"""Write the suite: a folder for each problem, in the layout of ONNX's own backend tests."""
+"""Write the suite: a folder for each test, in the layout of ONNX's own backend tests, and the standalone judges."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ hash over all other files. Nothing here needs gpuconv. The licence is in the fil
 
 @dataclass(frozen=True)
 class Written:
-    """What :func:`write` wrote: the number of tests, the sum of the files' sizes, and the hash over them."""
+    """The result of :func:`write`: the number of tests, the size of all files in bytes, and the hash over them."""
 
     tests: int
     size: int
@@ -115,13 +115,13 @@ def write(
     Parameters
     ----------
     folder : Path
-        Made if it is not there.
+        Created if it does not exist.
     seed, count
         Of the sweep, see :func:`gpuconv.judge.sweep.problems`.
     show : callable
-        Told the name of each test.
+        Called with the name of each test.
     wanted : callable, optional
-        Tells of a problem whether the suite has it; by default it has all.
+        Returns whether a problem is written; by default all are.
     """
     digest, size, names = hashlib.sha256(), 0, []
     for problem in problems(seed, count):
@@ -153,7 +153,7 @@ def _store(folder: Path, contents: Mapping[str, bytes], digest: Any) -> int:
 
 
 def store(folder: Path, contents: Mapping[str, bytes]) -> int:
-    """Write files by their paths in a folder, which is made if it is not there; return the sum of their sizes."""
+    """Write files by their paths in a folder, which is created if needed; return their total size in bytes."""
     for name, content in contents.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -232,7 +232,7 @@ def _facts(problem: Problem, right: Answer, others: Sequence[Alternative]) -> di
         "rule": ruling.name,
         "rules": list(ruling.parts or (ruling.name,)),
         "sentence": ruling.sentence,
-        # The specification cannot say so where another reading of it gives something else.
+        # Where another reading of the specification gives another answer, the rule is not specified.
         "status": rulings.DISPUTED if room and ruling.status == rulings.SPECIFIED else ruling.status,
         "quotation": ruling.quotation,
         "discussions": list(ruling.discussions),
