@@ -200,7 +200,8 @@ def _key(seed: int, count: int | None) -> str:
         with suppress(metadata.PackageNotFoundError):
             digest.update(f"{name} {metadata.version(name)}\n".encode())
     root = Path(gpuconv.__file__).parent
-    for path in sorted([*(root / "judge").glob("*.py"), *(root / "rules").glob("*.py")]):
+    standalone = (root / "judge" / "standalone").glob("*.*")
+    for path in sorted([*(root / "judge").glob("*.py"), *(root / "rules").glob("*.py"), *standalone]):
         digest.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:32]
 

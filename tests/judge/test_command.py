@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 import zipfile
 from collections.abc import Callable, Sequence
@@ -126,6 +127,19 @@ def test_the_written_suite_is_kept(
     assert judge_suites._is_whole(kept)
     assert [*(tmp_path / "cache" / "suites").iterdir()] == [kept]
     assert judge_suites._key(0, None) != judge_suites._key(1, None) != judge_suites._key(0, 5)
+
+
+@pytest.mark.parametrize("name", ["suite.py", "standalone/judge.c", "standalone/judge.py", "standalone/max_pool.c"])
+def test_a_changed_source_makes_another_suite(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Path(suite.__file__).parents[1]
+    for folder in ("judge", "rules"):
+        shutil.copytree(source / folder, tmp_path / folder)
+    monkeypatch.setattr(judge_suites.gpuconv, "__file__", str(tmp_path / "__init__.py"))
+    before = judge_suites._key(0, None)
+    assert before == judge_suites._key(0, None)
+    path = tmp_path / "judge" / name
+    path.write_bytes(path.read_bytes() + b"\n")
+    assert judge_suites._key(0, None) != before
 
 
 def test_judges_that_write_the_same_suite_at_once(few: None, tmp_path: Path) -> None:
