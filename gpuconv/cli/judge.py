@@ -1,4 +1,4 @@
-"""``gpuconv suite`` and ``gpuconv judge``: named cases as data, and whether an implementation agrees with them."""
+"""``gpuconv suite`` writes the conformance suite; ``gpuconv judge`` runs it against an implementation."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _add_sweep(parser: argparse.ArgumentParser, seed: Callable[[str], int], posi
 
 def _seconds(text: str) -> float:
     try:
-        number = float(text) if text.isascii() else 0.0  # digits of other scripts are numbers for Python
+        number = float(text) if text.isascii() else 0.0  # Python also reads digits of other scripts
     except ValueError:
         number = 0.0
     if not 0 < number < float("inf"):
@@ -161,7 +161,7 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let what would end this process at once end it in order, so that no process of the target stays behind."""
+    """Turn signals that end this process into SystemExit, so that the target's processes are killed, too."""
     if threading.current_thread() is not threading.main_thread():  # the only one that may set handlers
         yield
         return
@@ -234,7 +234,7 @@ def _run(arguments: argparse.Namespace, worker: Any, tests: Sequence[Any], progr
 
 
 def _expected(arguments: argparse.Namespace) -> judge_results.Failures:
-    """Read the expected failures; a file that is to be written may be missing."""
+    """Read the expected failures; with --update-expected the file may be missing."""
     path = arguments.expected_failures
     if path is None or (arguments.update_expected and not os.path.exists(path)):
         return {}
@@ -243,7 +243,7 @@ def _expected(arguments: argparse.Namespace) -> judge_results.Failures:
 
 @contextmanager
 def _one_line_errors(target: str) -> Iterator[None]:
-    """Let a target that is missing, and a test that is damaged, end the command with one line."""
+    """Turn a missing target and a damaged test into errors of one line."""
     from gpuconv.judge import runner, verdicts
     from gpuconv.judge.adapters import PACKAGES
 
@@ -265,7 +265,7 @@ def _reported(
     comparison: judge_results.Comparison,
     show: Callable[[str], None],
 ) -> str:
-    """Write the files that are asked for; return what is to be printed."""
+    """Write the requested files and return the text to print."""
     from gpuconv.judge.findings import report
 
     found = report.findings(outcomes, _problems(about, outcomes))
@@ -285,7 +285,7 @@ def _reported(
 
 
 def _problems(about: dict[str, Any], outcomes: Sequence[Any]) -> dict[str, Any]:
-    """Make the problems of the suite anew where a wrong answer is to be explained."""
+    """Return the suite's problems by name, which explanations of wrong answers need."""
     from gpuconv.judge import suite
 
     if not any(outcome.got for outcome in outcomes):

@@ -1,4 +1,4 @@
-"""Which tests of the suite ``gpuconv suite`` and ``gpuconv judge`` take: ``--operator``, ``--opset`` and so on."""
+"""Filters of ``gpuconv suite`` and ``gpuconv judge``: ``--operator``, ``--opset`` and so on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``gpuconv judge`` prints and writes: the table, expected failures, JUnit's XML, and the exit code."""
+"""Results of ``gpuconv judge``: the printed table, expected failures, and JUnit's XML."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Failures = dict[str, str]  # verdicts by the names of tests
 
 @dataclass(frozen=True)
 class Comparison:
-    """The failures of a run, beside those that were expected.
+    """The failures of a run, compared with the expected ones.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 
 
 def write_expected(path: Path, comparison: Comparison, not_run: Failures) -> None:
-    """Write what failed as expected, beside entries of tests that were not run.
+    """Write the failures of this run as expected ones, and keep the entries of tests that were not run.
 
     The file is JSON if its name ends so, else plain text; it is sorted by the names.
     """
@@ -112,7 +112,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def write_junit(path: Path, version: str, outcomes: Sequence[Any], comparison: Comparison) -> None:
-    """Write one test case for each test: failures and errors as they are new, refusals and known ones as skipped."""
+    """Write one test case for each test: new failures as such, refusals and expected failures as skipped."""
     cases = [_case(outcome, comparison) for outcome in outcomes]
     counts = Counter(kind for kind, _ in cases)
     numbers = f'tests="{len(cases)}" failures="{counts["failure"]}" errors="{counts["error"]}"'
@@ -180,7 +180,7 @@ def _counts(total: Counter[str]) -> str:
 
 
 def _table(outcomes: Sequence[Any]) -> list[str]:
-    """Return a row for each rule of which anything was answered."""
+    """Return the table with a row for each rule that has an answer."""
     from gpuconv.judge.findings import report
     from gpuconv.judge.verdicts import ALL, REFUSES
 

@@ -1,4 +1,4 @@
-"""One line of arithmetic that says why a result is expected: the size of an axis, or the terms of one element."""
+"""One line of arithmetic that derives an expected result: the size of an axis, or the terms of one element."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuconv.judge import definition
 from gpuconv.judge.definition import Array
 from gpuconv.judge.problems import Problem, attributes, operands
 
-_MOST = 8  # terms that are written out
+_MOST = 8  # terms that are printed
 
 
 def line(
@@ -74,7 +74,7 @@ def _size(problem: Problem, axis: int, size: int) -> str:
 
 
 def _element(problem: Problem, output: int, at: tuple[int, ...], value: Any) -> str:
-    """Return the terms of an element and what they come to."""
+    """Return the terms of an element and their result."""
     terms = list(_terms(problem, at))
     if len(terms) > _MOST:
         terms = [*terms[: _MOST - 1], f"… ({len(terms)} in all)"]
@@ -89,7 +89,7 @@ def _element(problem: Problem, output: int, at: tuple[int, ...], value: Any) -> 
 
 
 def _terms(problem: Problem, at: tuple[int, ...]) -> Iterator[str]:
-    """Yield the products that an element of Conv or ConvTranspose adds up, or the elements that its window holds."""
+    """Yield the products that an element of Conv or ConvTranspose sums, or the elements in a window of a pool."""
     arrays, given = operands(problem), attributes(problem)
     x, w, b, op = arrays["x"], arrays.get("w"), arrays.get("b"), problem.case.op
     group = int(given.get("group", 1))
@@ -109,7 +109,7 @@ def _terms(problem: Problem, at: tuple[int, ...]) -> Iterator[str]:
 
 
 def _met(problem: Problem, position: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield each tap that meets an input at an output's position, with the position of this input."""
+    """Yield the taps that are valid at an output's position, each with the position of its input."""
     given, spatial = attributes(problem), problem.case.x_shape[2:]
     rank, kernel = len(spatial), list(given["kernel_shape"])
     dilations, pads, strides = definition._defaults(rank, *(given.get(k) for k in ("dilations", "pads", "strides")))
@@ -131,7 +131,7 @@ def _met(problem: Problem, position: tuple[int, ...]) -> Iterator[tuple[tuple[in
 
 
 def _cut_off(problem: Problem) -> list[int]:
-    """Return how much of ConvTranspose's full result is cut off before each axis."""
+    """Return how many elements of ConvTranspose's full result are cropped before each axis."""
     given, spatial = attributes(problem), problem.case.x_shape[2:]
     rank = len(spatial)
     dilations, pads, strides = definition._defaults(rank, *(given.get(k) for k in ("dilations", "pads", "strides")))
