@@ -1,4 +1,4 @@
-"""``gpuconv suite`` and ``gpuconv judge``: named cases as data, and whether an implementation agrees with them."""
+"""``gpuconv suite`` writes the conformance suite; ``gpuconv judge`` runs it against an implementation."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _add_sweep(parser: argparse.ArgumentParser, seed: Callable[[str], int], posi
 
 def _seconds(text: str) -> float:
     try:
-        number = float(text) if text.isascii() else 0.0  # digits of other scripts are numbers for Python
+        number = float(text) if text.isascii() else 0.0  # Python also reads digits of other scripts
     except ValueError:
         number = 0.0
     if not 0 < number < float("inf"):
@@ -105,11 +105,12 @@ def _need_onnx(command: str) -> None:
 
 
 def _suite(arguments: argparse.Namespace) -> int:
-    _need_onnx("suite")
     folder = Path(arguments.output)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CommandError(f"suite: --output {folder} is there already and no empty folder")
-    with Progress() as progress:
+    with Progress(lines=True) as progress:
+        progress.show("importing onnx")
+        _need_onnx("suite")
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise CommandError(f"suite: --output {folder} is there already and no empty folder")
         filters = judge_filters.of(arguments)
         written = judge_suites.written(folder, arguments, filters, "suite", progress.show)
         progress.show("writing the ZIP file")
@@ -132,7 +133,6 @@ def _judge(arguments: argparse.Namespace) -> int:
         return 0
     arguments.target = _target(arguments.target, TARGETS, ALIASES)
     _check_arguments(arguments)
-    _need_onnx("judge")
     with _ended_by_signals():
         return _judged_suite(arguments)
 
@@ -161,7 +161,7 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let what would end this process at once end it in order, so that no process of the target stays behind."""
+    """Turn signals that end this process into SystemExit, so that the target's processes are killed, too."""
     if threading.current_thread() is not threading.main_thread():  # the only one that may set handlers
         yield
         return
@@ -178,11 +178,28 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _judged_suite(arguments: argparse.Namespace) -> int:
-    """Read the suite if one is given, start the target, write the suite if none is given, then judge."""
+    """Judge the target, print the results and return the exit code."""
+    with Progress(lines=True) as progress:
+        progress.show("importing onnx")
+        _need_onnx("judge")
+        text, outcomes, comparison, incomplete = _results(arguments, progress)
+    print(text)
+    return _finished(arguments, outcomes, comparison, incomplete)
+
+
+def _results(arguments: argparse.Namespace, progress: Progress) -> tuple[str, list[Any], judge_results.Comparison, str]:
+    """Read the suite if one is given, start the target, write the suite if none is given, then judge.
+
+    Returns
+    -------
+    tuple
+        The text to print, the outcomes, their comparison with the expected failures, and why the run is incomplete
+        (empty where it is complete).
+    """
     from gpuconv.judge import runner
 
     expected, filters, incomplete = _expected(arguments), judge_filters.of(arguments), ""
-    with _one_line_errors(arguments.target), Progress() as progress:
+    with _one_line_errors(arguments.target):
         given = None if arguments.suite is None else judge_suites.given(Path(arguments.suite), filters, progress.show)
         progress.show(f"importing {arguments.target}")
         worker = runner.Worker(arguments.target)
@@ -195,11 +212,10 @@ def _judged_suite(arguments: argparse.Namespace) -> int:
                     outcomes, incomplete = error.outcomes, str(error)
                 comparison = judge_results.compared(outcomes, expected, arguments.strict)
                 progress.show("looking for explanations")
-                text = _reported(arguments, worker.version, about, outcomes, comparison)
+                text = _reported(arguments, worker.version, about, outcomes, comparison, progress.show)
         finally:
             worker.end()
-    print(text)
-    return _finished(arguments, outcomes, comparison, incomplete)
+    return text, outcomes, comparison, incomplete
 
 
 def _run(arguments: argparse.Namespace, worker: Any, tests: Sequence[Any], progress: Progress) -> list[Any]:
@@ -218,7 +234,7 @@ def _run(arguments: argparse.Namespace, worker: Any, tests: Sequence[Any], progr
 
 
 def _expected(arguments: argparse.Namespace) -> judge_results.Failures:
-    """Read the expected failures; a file that is to be written may be missing."""
+    """Read the expected failures; with --update-expected the file may be missing."""
     path = arguments.expected_failures
     if path is None or (arguments.update_expected and not os.path.exists(path)):
         return {}
@@ -227,7 +243,7 @@ def _expected(arguments: argparse.Namespace) -> judge_results.Failures:
 
 @contextmanager
 def _one_line_errors(target: str) -> Iterator[None]:
-    """Let a target that is missing, and a test that is damaged, end the command with one line."""
+    """Turn a missing target and a damaged test into errors of one line."""
     from gpuconv.judge import runner, verdicts
     from gpuconv.judge.adapters import PACKAGES
 
@@ -247,14 +263,14 @@ def _reported(
     about: dict[str, Any],
     outcomes: Sequence[Any],
     comparison: judge_results.Comparison,
+    show: Callable[[str], None],
 ) -> str:
-    """Write the files that are asked for; return what is to be printed."""
+    """Write the requested files and return the text to print."""
     from gpuconv.judge.findings import report
 
     found = report.findings(outcomes, _problems(about, outcomes))
     if arguments.report is not None:
-        with Progress() as progress:
-            found = report.with_programs(arguments.target, version, found, arguments.time_limit, progress.show)
+        found = report.with_programs(arguments.target, version, found, arguments.time_limit, show)
         text = f"Suite of seed {about['seed']}, {len(outcomes)} tests."
         report.write(Path(arguments.report), version, text, outcomes, found)
     if arguments.junit is not None:
@@ -269,7 +285,7 @@ def _reported(
 
 
 def _problems(about: dict[str, Any], outcomes: Sequence[Any]) -> dict[str, Any]:
-    """Make the problems of the suite anew where a wrong answer is to be explained."""
+    """Return the suite's problems by name, which explanations of wrong answers need."""
     from gpuconv.judge import suite
 
     if not any(outcome.got for outcome in outcomes):

@@ -126,12 +126,12 @@ def _described(folder: Path) -> dict[str, Any]:
 
 
 def _is_name(name: Any) -> bool:
-    """Tell whether something names a folder inside the suite, and not one elsewhere."""
+    """Return whether a value is the name of a folder directly inside the suite."""
     return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
 def given(folder: Path, filters: Filters, show: Show) -> Suite:
-    """Return the tests of a suite that somebody else may have written, after a look at every byte of it."""
+    """Return the tests of a suite from an unknown source, after checking its hash."""
     folder = folder.absolute()
     everything, _ = _tests(folder, Filters("", {}))
     for test in everything:
@@ -148,7 +148,7 @@ def given(folder: Path, filters: Filters, show: Show) -> Suite:
 
 
 def _digest(folder: Path, names: Sequence[str], show: Show) -> str:
-    """Compute the hash of a suite from its files, as it was computed when they were written."""
+    """Compute the hash of a suite from its files, in the order in which they were written."""
     digest = hashlib.sha256()
     for name in names:
         show(f"checking {name}")
@@ -182,7 +182,7 @@ def _name_unreadable(tests: Sequence[Any]) -> None:
 
 
 def _cached_folder(seed: int, count: int | None) -> Path | None:
-    """Return where the whole suite is or will be kept; None where there is no folder to keep it in."""
+    """Return the cache folder of the whole suite; None if there is no usable cache."""
     from gpuconv.cuda.build import cache
 
     folder = cache.folder()
@@ -192,7 +192,7 @@ def _cached_folder(seed: int, count: int | None) -> Path | None:
 
 
 def _key(seed: int, count: int | None) -> str:
-    """Return the hash of all that the files of a suite follow from."""
+    """Return a hash of everything that determines the files of a suite."""
     from gpuconv.judge import suite
 
     digest = hashlib.sha256(json.dumps([suite.FORMAT, gpuconv.__version__, seed, count]).encode())
@@ -200,13 +200,14 @@ def _key(seed: int, count: int | None) -> str:
         with suppress(metadata.PackageNotFoundError):
             digest.update(f"{name} {metadata.version(name)}\n".encode())
     root = Path(gpuconv.__file__).parent
-    for path in sorted([*(root / "judge").glob("*.py"), *(root / "rules").glob("*.py")]):
+    standalone = (root / "judge" / "standalone").glob("*.*")
+    for path in sorted([*(root / "judge").glob("*.py"), *(root / "rules").glob("*.py"), *standalone]):
         digest.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:32]
 
 
 def _write_to_cache(folder: Path, arguments: Any, show: Show) -> bool:
-    """Write the whole suite, then rename it to where it is looked for; return whether that is possible."""
+    """Write the whole suite to a temporary folder and rename it into the cache; return whether that is possible."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _tidy(folder.parent)
@@ -223,7 +224,7 @@ def _write_to_cache(folder: Path, arguments: Any, show: Show) -> bool:
 
 
 def _put(temporary: Path, folder: Path) -> None:
-    """Rename a suite to where it is looked for, unless another process has done so; a damaged one makes way."""
+    """Rename a suite into the cache, unless another process has done so; a damaged one is replaced."""
     for attempt in range(3):
         try:
             os.rename(temporary / "suite", folder)
@@ -238,7 +239,7 @@ def _put(temporary: Path, folder: Path) -> None:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Tell whether all files of a cached suite have the sizes and times that they were written with."""
+    """Return whether all files of a cached suite have the sizes and times of when they were written."""
     try:
         return (folder / _STAMP).read_text() == _stamp(folder)
     except OSError:

@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import isfinite
 from types import TracebackType
 from typing import Any
@@ -49,19 +49,27 @@ def _write_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 class Progress:
-    """One line on stderr, rewritten in place if stderr is a terminal; nothing is written elsewhere.
+    """One line on stderr, rewritten in place if stderr is a terminal.
 
-    If nothing new is shown for a second, the line tells how long that has been so.
+    If nothing was written for a second, the line is written again with the seconds for which its text has not changed.
+
+    Parameters
+    ----------
+    lines : bool
+        Where stderr is no terminal, write a line every one to one and a half seconds instead of nothing, so that the
+        log of a long command shows where it is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lines: bool = False) -> None:
         self._live = sys.stderr is not None and sys.stderr.isatty()
-        self._next, self._since, self._text = 0.0, time.monotonic(), ""
+        self._lines = lines and sys.stderr is not None and not self._live
+        self._next, self._text = 0.0, ""
+        self._since = self._written = time.monotonic()
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._clock = threading.Thread(target=self._tick, daemon=True)
 
     def __enter__(self) -> Progress:
-        if self._live:
+        if self._live or self._lines:
             self._clock.start()
         return self
 
@@ -69,30 +77,34 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopped.set()
-        if self._live:
+        if self._live or self._lines:
             self._clock.join()
-        self._write("")
+        if self._live:
+            self._write("")
 
     def show(self, text: str) -> None:
         """Replace the line, at most ten times a second."""
         now = time.monotonic()
         self._text, self._since = text, now
-        if now >= self._next:
+        if self._live and now >= self._next:
             self._next = now + _SECONDS_BETWEEN_UPDATES
             self._write(text)
 
     def _tick(self) -> None:
-        while not self._stopped.wait(_SECONDS_BETWEEN_SIGNS_OF_LIFE):
-            seconds = time.monotonic() - self._since
-            if self._text and seconds >= _SECONDS_BETWEEN_SIGNS_OF_LIFE:
-                self._write(f"{self._text} ({seconds:.0f} s)")
+        while not self._stopped.wait(_SECONDS_BETWEEN_SIGNS_OF_LIFE / 2):
+            now, text, since = time.monotonic(), self._text, self._since
+            if text and now - self._written >= _SECONDS_BETWEEN_SIGNS_OF_LIFE:
+                unchanged = now - since
+                self._write(f"{text} ({unchanged:.0f} s)" if unchanged >= _SECONDS_BETWEEN_SIGNS_OF_LIFE else text)
 
     def _write(self, text: str) -> None:
-        if self._live:
-            width = shutil.get_terminal_size().columns - 1
-            with self._lock:
-                sys.stderr.write("\r\x1b[K" + printable(text)[:width])
-                sys.stderr.flush()
+        self._written = time.monotonic()
+        shown = f"\r\x1b[K{printable(text)[: shutil.get_terminal_size().columns - 1]}"
+        if self._lines:
+            shown = f"gpuconv: {printable(text)}\n"
+        with self._lock, suppress(OSError, ValueError):  # the reader of a pipe may be gone
+            sys.stderr.write(shown)
+            sys.stderr.flush()
 
 
 def as_json(value: Any) -> str:

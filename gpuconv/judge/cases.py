@@ -1,4 +1,4 @@
-"""The judge's own cases: AveragePool, MaxUnpool, and what the named cases leave to others."""
+"""The cases of the suite: gpuconv's named cases, reduced to one plane, and those of AveragePool and MaxUnpool."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _average(title: str, x: tuple[int, ...], kernel: list[int], rule: str, **att
 
 
 def _unpool(title: str, x: tuple[int, ...], kernel: list[int], rule: str, **attributes: Any) -> Case:
-    """`x` is what MaxPool has with these attributes; its result and its Indices are unpooled."""
+    """`x` is the input shape of a MaxPool with these attributes, whose result and Indices are unpooled."""
     return _case("max_unpool", title, x, rule, kernel_shape=kernel, **attributes)
 
 
@@ -111,21 +111,21 @@ _MAX_UNPOOL = (
             output_shape=[1, 2, 5, 5]),
 )  # fmt: skip
 
-# ---------------------------------------------------------------- the named cases, each about one rule only
+# ---------------------------------------------------------------- the named cases, each about one rule
 
 _OTHER_RULES = {
     "conv/1d/a window too long by less than the stride": rulings.TOO_LONG,
     "max_pool/1d/a window too long by less than the stride": rulings.TOO_LONG,
     "max_pool/2d/ceil_mode with a rest, negative values": named._DROPPED,  # one axis has a window to be dropped
 }
-# Nothing of bytes is left in a file; what else these cases ask is asked by others.
+# A file does not distinguish bytes from text; other cases cover the rest of these.
 _LEFT_OUT = {f"{op}/2d/auto_pad in bytes" for op in ("conv", "conv_transpose", "max_pool")}
 
-# Sizes that one plane needs to have what the case is about.
+# Spatial sizes of cases whose single plane would otherwise be too small.
 _SIZES = {"max_pool/1d/NaN": (24,)}
 
-# Rules for which several images, channels and groups are needed. Everywhere else one image and one input channel keep
-# faults in batch, channel and index arithmetic out.
+# Rules that need several images, channels and groups. All other cases have one image and one input channel, so that
+# faults in batch, channel and index arithmetic do not interfere.
 _OF_PLANES = {
     named._LAYOUT,
     named._T_LAYOUT,
@@ -150,12 +150,12 @@ _OF_PLANES = {
 }
 
 
-# Rules of MaxPool for which padding is of no importance.
+# Rules of MaxPool that padding does not affect.
 _WITHOUT_PADS = {named._TIES, named._ZEROS, named._TINY, named._BITS, named._NAN, named._MINUS_INF}
 
 
 def _of_one_rule(case: Case) -> Case:
-    """Return a case with one image and one input channel, where its rule needs no more."""
+    """Return a case with one image and one input channel, unless its rule needs more."""
     rule = _OTHER_RULES.get(case.name, case.rule)
     if (
         rule in _OF_PLANES
@@ -176,6 +176,6 @@ def _of_one_rule(case: Case) -> Case:
     return replace(case, rule=rule, x_shape=(*planes, *_SIZES.get(case.name, case.x_shape[2:])), w_shape=w_shape)
 
 
-# Of AveragePool those above, which say more of what others do.
+# AveragePool has the cases above instead.
 _NAMED = tuple(case for case in named.CASES if case.op != "average_pool" and case.name not in _LEFT_OUT)
 CASES: tuple[Case, ...] = tuple(map(_of_one_rule, (*_NAMED, *_MORE, *_AVERAGE, *_MAX_UNPOOL)))

@@ -1,4 +1,4 @@
-"""The ruling that a test is about: one rule, or for combinations all rules that take part."""
+"""The rule that a test is about; of a combination, all rules that take part."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from gpuconv.judge.problems import Problem
 from gpuconv.judge.rulings import Ruling, ruled
 from gpuconv.rules import cases as named
 
-COMBINATION = "combination: "  # begins the names of rules that are several
+COMBINATION = "combination: "  # prefix of the names of combinations
 
 
 def of(problem: Problem) -> Ruling:
-    """Return the ruling that a problem tests."""
+    """Return the rule that a problem tests."""
     case = problem.case
     return _combined(problem) if case.rule == rulings.SWEPT else ruled(case.rule, case.op, problem.opset)
 
@@ -28,7 +28,7 @@ _WORDS = {
 
 
 def _combined(problem: Problem) -> Ruling:
-    """Return the ruling of a combination: the rules that take part, with the weakest of their statuses."""
+    """Return a combination as a ruling: all rules that take part, with the weakest of their statuses."""
     op, found = problem.case.op, [*dict.fromkeys(_taking_part(problem))]
     each = [ruled(rule, op, problem.opset) for rule in found]
     status = max((ruling.status for ruling in each), key=ORDER.index)
@@ -43,12 +43,13 @@ def _combined(problem: Problem) -> Ruling:
     for ruling in each:
         for target, links in ruling.upstream.items():
             upstream[target] = tuple(dict.fromkeys((*upstream.get(target, ()), *links)))
-    sentence = f"These rules together: {'; '.join(ruling.name for ruling in each)}."
-    return Ruling(name, status, discussions, upstream, sentence)
+    parts = tuple(ruling.name for ruling in each)
+    sentence = f"These rules together: {'; '.join(parts)}."
+    return Ruling(name, status, discussions, upstream, sentence, parts=parts)
 
 
 def _taking_part(problem: Problem) -> list[str]:
-    """List the rules that a combination takes part in, from its attributes, values and type."""
+    """List the rules that take part in a combination, from its attributes, values and type."""
     given = problem.case.attributes
     mode = str(given.get("auto_pad", "NOTSET"))
     kind = "SAME" if mode.startswith("SAME") else mode

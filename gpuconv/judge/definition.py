@@ -1,10 +1,10 @@
 """Conv, ConvTranspose, the pools and MaxUnpool by definition, in exact arithmetic.
 
-Everything here enumerates: window positions are walked, not computed; Conv collects the taps of each output;
-ConvTranspose scatters each input over a full canvas and crops; MaxPool looks at the taps of a window one after the
-other. Nothing of the library is imported and no formula is shared with it, so that an error would have to be made
-twice to go unseen: this is the oracle of gpuconv's own tests and the truth of ``gpuconv suite``. Arguments are taken
-as valid, save that a negative size is a ValueError.
+This module computes the expected outputs of gpuconv's own tests and of ``gpuconv suite``. It enumerates instead of
+using formulas: window positions are stepped through; Conv gathers the taps of each output; ConvTranspose scatters each
+input into a full output and crops it; MaxPool compares the taps of a window one by one. It imports nothing from the
+library and shares no formula with it, so that an error is only missed if it is made twice. Arguments are assumed to be
+valid, except that a negative size raises ValueError.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FORMATS = {
     "float32": (24, -149, (2 - 2.0**-23) * 2.0**127),
     "float64": (53, -1074, (2 - 2.0**-52) * 2.0**1023),
 }
-# how often u counts, and what is added in units of S ("How close is right")
+# factor of u, and the multiple of S that is added for rounded factors
 ARITHMETIC = {
     "ieee": (1, 0.0),
     "tensor cores": (2, 0.0),
@@ -43,14 +43,14 @@ ARITHMETIC = {
 
 @dataclass(frozen=True)
 class Exact:
-    """A sum of products before any rounding but that to float64.
+    """Sums of products, rounded once to float64.
 
     Attributes
     ----------
     value : float64 array, the exact sum rounded once; NaN and inf as IEEE arithmetic over the taps inside gives.
     magnitude : float64 array, S = sum |x||w| + |b|; inf where the value is NaN or made of an infinity.
     terms : K = C/group * prod(kernel) + 1.
-    partial : float64 array, what partial sums may come to: of averages S before the division, else None, which is S.
+    partial : float64 array, the largest magnitude of a partial sum: for averages S before the division; None means S.
     """
 
     value: Array
@@ -74,7 +74,7 @@ def _checked(size: int, axis: int) -> int:
 
 
 def _edge(fits: Callable[[int], bool]) -> int:
-    """The last number for which `fits` holds; it holds for all below."""
+    """Return the largest number for which `fits` holds; it holds for all smaller ones."""
     number = 0
     while fits(number + 1):
         number += 1
@@ -84,7 +84,7 @@ def _edge(fits: Callable[[int], bool]) -> int:
 
 
 def _deal(total: int, end_first: bool) -> int:
-    """Deals the padding out one by one, the sides in turn; what the beginning got."""
+    """Split padding between both ends, element by element in turn; return the number at the beginning."""
     return sum(1 for turn in range(total) if (turn % 2 == 1) == end_first)
 
 
@@ -96,7 +96,7 @@ def _least(enough: Callable[[int], bool]) -> int:
 
 
 def _window_axis(n: int, reach: int, stride: int, pads: tuple[int, int], auto_pad: str, ceil: bool) -> tuple[int, int]:
-    """How many windows one axis has and how far before the input the first one starts."""
+    """Return the number of windows along one axis and the padding before the input."""
     if auto_pad.startswith("SAME"):
         out = len(range(0, n, stride))  # one window for each stride begun inside the input
         total = _least(lambda t: (out - 1) * stride + reach <= n + t)
@@ -105,7 +105,7 @@ def _window_axis(n: int, reach: int, stride: int, pads: tuple[int, int], auto_pa
     extent = begin + n + end
     if not ceil:
         return _edge(lambda j: j * stride + reach <= extent) + 1, begin
-    # The first window that reaches the end is the last one, unless it starts behind the input.
+    # The first window that reaches the end is the last one, unless it starts in the padding at the end.
     last = _edge(lambda j: (j - 1) * stride + reach < extent)
     return (last if last * stride >= begin + n else last + 1), begin
 
@@ -119,7 +119,7 @@ def _windows(
     strides: Ints,
     ceil: bool = False,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Output size and padding before the input, of every axis."""
+    """Return the output size and the padding before the input of every axis."""
     rank = len(spatial)
     axes = [
         _window_axis(
@@ -136,7 +136,7 @@ def _windows(
 
 
 def _gathered(spatial: Ints, out: Ints, begin: Ints, kernel: Ints, dilations: Ints, strides: Ints) -> Iterator[Term]:
-    """For every tap in row-major order, the outputs for which it lies inside the input, and where it lies."""
+    """Yield every tap in row-major order, with the input positions that it reads and their output positions."""
     for tap in np.ndindex(*kernel):
         axes = [
             [(o, o * s + t * d - p) for o in range(size) if 0 <= o * s + t * d - p < n]
@@ -151,7 +151,7 @@ def _gathered(spatial: Ints, out: Ints, begin: Ints, kernel: Ints, dilations: In
 
 
 def _scattered(spatial: Ints, kernel: Ints, dilations: Ints, strides: Ints) -> Iterator[Term]:
-    """For every tap, all the inputs and the places of the full canvas at which they land through it."""
+    """Yield every tap, with all input positions and the positions in the full output that they are added to."""
     if 0 in spatial:
         return
     for tap in np.ndindex(*kernel):
@@ -167,9 +167,9 @@ def _scattered(spatial: Ints, kernel: Ints, dilations: Ints, strides: Ints) -> I
 
 @dataclass(frozen=True)
 class _Scaled:
-    """Floats as whole multiples of 2**exponent (0 where not finite), beside their values in float64.
+    """Floats as integer multiples of 2**exponent (0 where not finite), together with their values in float64.
 
-    Units are int64 where that holds them, Python's integers otherwise.
+    The integers are int64 where that suffices, otherwise Python's.
     """
 
     units: Array
@@ -194,7 +194,7 @@ def _scaled(array: Array) -> _Scaled:
 
 
 def _float(units: int, exponent: int) -> float:
-    """Correctly rounded units * 2**exponent: a quotient of whole numbers is rounded once, subnormals included."""
+    """Return units * 2**exponent, rounded once: Python rounds a quotient of integers correctly, subnormals too."""
     try:
         return float(units << exponent) if exponent >= 0 else units / (1 << -exponent)
     except OverflowError:
@@ -202,7 +202,7 @@ def _float(units: int, exponent: int) -> float:
 
 
 def _floats(units: Array, exponent: int) -> Array:
-    """The same of each; where nothing is rounded, of all at once."""
+    """Return units * 2**exponent of an array, rounded once; vectorised where nothing is rounded."""
     if _most(units) <= 2**53 and -1022 <= exponent <= 1023 - 53:
         return np.ldexp(units.astype(np.float64), exponent)
     values = [_float(int(each), exponent) for each in units.reshape(-1)]
@@ -216,7 +216,7 @@ def _most(units: Array) -> int:
 
 
 def _finer(units: Array, bits: int) -> Array:
-    """units * 2**bits, in int64 where that holds the sum of two of them."""
+    """Return units * 2**bits, in int64 where that holds the sum of two such numbers."""
     if units.dtype != object and _most(units) << bits < 2**62:
         return units << min(bits, 62)  # more only of zeros
     return units.astype(object) * (1 << bits)
@@ -224,7 +224,7 @@ def _finer(units: Array, bits: int) -> Array:
 
 @dataclass(frozen=True)
 class _Sums:
-    """Running sums (N, M, *size): whole units of 2**exponent, NaN and infinities apart, and the magnitude."""
+    """Partial sums (N, M, *size): integer multiples of 2**exponent, NaN and infinities separately, and magnitudes."""
 
     units: Array
     exponent: int
@@ -232,7 +232,7 @@ class _Sums:
     magnitude: Array
 
     def cropped(self, begin: Ints, size: Ints) -> _Sums:
-        """`size` elements of each axis from `begin`; behind the end nothing was summed."""
+        """Return `size` elements of each axis from `begin`; positions beyond the end are zero."""
         canvas = self.units.shape[2:]
         axes = [
             [(o, o + b) for o in range(n) if 0 <= o + b < full] for b, n, full in zip(begin, size, canvas, strict=True)
@@ -250,12 +250,12 @@ class _Sums:
 
 
 def _product(x: Array, w: Array) -> Array:
-    """(N, C, *P) by (M, C) -> (N, M, *P)."""
+    """Multiply x (N, C, *P) by w (M, C): the result has the shape (N, M, *P)."""
     return np.moveaxis(np.tensordot(w, x, axes=(1, 1)), 0, 1)
 
 
 def _digits(units: Array, bits: int) -> Iterator[Array]:
-    """Whole numbers as float64 digits of so many bits, the lowest first; all have the number's sign."""
+    """Split integers into float64 digits of `bits` bits, the lowest first; all have the sign of the integer."""
     rest, sign = np.abs(units), np.sign(units)
     while True:
         yield (rest % 2**bits * sign).astype(np.float64)
@@ -265,7 +265,7 @@ def _digits(units: Array, bits: int) -> Iterator[Array]:
 
 
 def _whole_product(x: Array, w: Array) -> Array:
-    """The product of whole numbers: float64 holds the sums of products of their digits."""
+    """Multiply integers exactly, by float64 products of digits whose sums float64 holds."""
     if x.dtype == np.float64:
         return _product(x, w)
     bits = (53 - x.shape[1].bit_length()) // 2
@@ -276,9 +276,9 @@ def _whole_product(x: Array, w: Array) -> Array:
 
 
 def _special_product(x: Array, w: Array) -> Array:
-    """The same sum over those products only that have a NaN or an infinity in them, in IEEE arithmetic.
+    """Sum in IEEE arithmetic only the products that contain a NaN or an infinity.
 
-    Counts tell it: of products that are NaN, and of infinite ones of either sign.
+    The result follows from the number of products that are NaN, and from those that are infinite of either sign.
     """
     x_sign, w_sign = np.sign(np.nan_to_num(x)), np.sign(np.nan_to_num(w))
     x_infinite, w_infinite = np.isinf(x) * x_sign, np.isinf(w) * w_sign
@@ -298,7 +298,7 @@ def _special_product(x: Array, w: Array) -> Array:
 
 
 def _working_type(x: _Scaled, w: _Scaled, terms: int) -> npt.DTypeLike:
-    """float64 or int64 where no partial sum leaves the whole numbers it holds, Python's integers otherwise."""
+    """Return the type of sums: float64 or int64 if all partial sums are exact in it, otherwise Python's integers."""
     most_x, most_w = _most(x.units), _most(w.units)
     largest = max(most_x * most_w * terms, most_x, most_w)
     if largest < 2**53:
@@ -307,7 +307,7 @@ def _working_type(x: _Scaled, w: _Scaled, terms: int) -> npt.DTypeLike:
 
 
 def _summed(x: Array, w: Array, group: int, size: Ints, terms: Iterator[Term], count: int) -> _Sums:
-    """Sums x (N, C, *D) times w (M, C/group, *k) over the terms into (N, M, *size)."""
+    """Sum x (N, C, *D) times w (M, C/group, *k) over the terms into an array (N, M, *size)."""
     exact_x, exact_w = _scaled(x), _scaled(w)
     kind = _working_type(exact_x, exact_w, count)
     x_units, w_units = exact_x.units.astype(kind), exact_w.units.astype(kind)
@@ -369,7 +369,7 @@ def conv(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Exact:
-    """Conv of x (N, C, *D) with w (M, C/group, *k), the optional bias b (M,) and ONNX's attributes."""
+    """Compute Conv of x (N, C, *D) with w (M, C/group, *k), an optional bias b (M,) and ONNX's attributes."""
     spatial, kernel = x.shape[2:], w.shape[2:]
     dilations, pads, strides = _defaults(len(spatial), dilations, pads, strides)
     size, begin = _windows(spatial, kernel, auto_pad, dilations, pads, strides)
@@ -381,7 +381,7 @@ def conv(
 def _transposed_axis(
     canvas: int, n: int, stride: int, pads: tuple[int, int], auto_pad: str, wanted: int | None
 ) -> tuple[int, int]:
-    """Output size of one axis and how much of the canvas is cut off before it."""
+    """Return the output size of one axis and the number of elements that are cropped before it."""
     if wanted is None and auto_pad.startswith("SAME"):
         wanted = n * stride
     if wanted is None:
@@ -406,7 +406,7 @@ def conv_transpose(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Exact:
-    """ConvTranspose of x (N, C, *D) with w (C, M/group, *k), the optional bias b (M,) and ONNX's attributes."""
+    """Compute ConvTranspose of x (N, C, *D) with w (C, M/group, *k), an optional bias b (M,) and ONNX's attributes."""
     spatial, kernel = x.shape[2:], w.shape[2:]
     rank = len(spatial)
     dilations, pads, strides = _defaults(rank, dilations, pads, strides)
@@ -415,7 +415,7 @@ def conv_transpose(
     full, sizes, begins = [], [], []
     for a, n in enumerate(spatial):
         first_end = 1 + sum(dilations[a] for _ in range(kernel[a] - 1))
-        full.append(first_end + (n - 1) * strides[a])  # the end of what the last input reaches; n = 0 steps back
+        full.append(first_end + (n - 1) * strides[a])  # end of the full output; n = 0 steps back
         axis_pads = (pads[a], pads[a + rank])
         out, begin = _transposed_axis(full[a] + extra[a], n, strides[a], axis_pads, _plain(auto_pad), wanted[a])
         sizes.append(_checked(out, a))
@@ -447,7 +447,7 @@ def max_pool(
     storage_order: int = 0,
     strides: Ints | None = None,
 ) -> tuple[Array, Array]:
-    """MaxPool of x (N, C, *D) with ONNX's attributes: y, the very bits of the elements, and their indices."""
+    """Compute MaxPool of x (N, C, *D) with ONNX's attributes: y, with the bits of the elements, and their indices."""
     spatial = x.shape[2:]
     dilations, pads, strides = _defaults(len(spatial), dilations, pads, strides)
     size, begin = _windows(spatial, kernel_shape, auto_pad, dilations, pads, strides, bool(ceil_mode))
@@ -483,16 +483,16 @@ def counted_taps(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Array:
-    """How many taps of every window of AveragePool count, (Q1, …, Qn): each is looked at.
+    """Return the divisor of every AveragePool window, an array (Q1, …, Qn), by testing each tap.
 
-    With `counted_pads`, padding counts only where these reach, although windows reach as far as `pads`.
+    With `counted_pads`, only that padding counts, although windows extend into all of `pads`.
     """
     rank = len(spatial)
     dilations, pads, strides = _defaults(rank, dilations, pads, strides)
     size, begin = _windows(spatial, kernel_shape, auto_pad, dilations, pads, strides, bool(ceil_mode))
     end = list((pads if counted_pads is None else counted_pads)[rank:])
     for a in range(rank):
-        if _plain(auto_pad).startswith("SAME"):  # just what the last window needs, of both sides together
+        if _plain(auto_pad).startswith("SAME"):  # the padding of both sides that the last window needs
             reach = 1 + sum(dilations[a] for _ in range(kernel_shape[a] - 1))
             last = (size[a] - 1) * strides[a] + reach
             end[a] = len(range(spatial[a], last)) - begin[a]
@@ -506,7 +506,7 @@ def counted_taps(
 
 
 def average_pool(x: Array, *, kernel_shape: Ints, count_include_pad: int = 0, **attributes: Any) -> Exact:
-    """AveragePool of x (N, C, *D) with ONNX's attributes; NaN where no tap counts."""
+    """Compute AveragePool of x (N, C, *D) with ONNX's attributes; NaN where no tap counts."""
     spatial, rank = x.shape[2:], x.ndim - 2
     counts = counted_taps(spatial, kernel_shape, count_include_pad=count_include_pad, **attributes)
     dilations, pads, strides = _defaults(rank, *(attributes.get(name) for name in ("dilations", "pads", "strides")))
@@ -538,10 +538,10 @@ def max_unpool(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Array:
-    """MaxUnpool of x (N, C, *Q): each element stands where its index says, in the shape that the attributes give.
+    """Compute MaxUnpool of x (N, C, *Q): store each element at its index, in the shape that the attributes give.
 
-    Where `output_shape` is larger, the surplus is at the end. Of several elements with one index the last stays, and
-    -1 names no element.
+    If `output_shape` is larger, zeros are added at the end. Of several elements with one index the last is stored; an
+    element with the index -1 is skipped.
     """
     rank = x.ndim - 2
     _, pads, strides = _defaults(rank, None, pads, strides)
@@ -562,7 +562,7 @@ def max_unpool(
 
 
 def round_to(value: Array, dtype: npt.DTypeLike) -> Array:
-    """float64 to `dtype`, rounded once to nearest even; beyond the largest finite value lie the infinities."""
+    """Round float64 to `dtype` once, to nearest even; values beyond the largest finite one become infinities."""
     kind = np.dtype(dtype)
     if kind == np.float64:
         return np.asarray(value, dtype=np.float64)
@@ -584,9 +584,9 @@ def accumulation_bound(exact: Exact, dtype: npt.DTypeLike, arithmetic: str) -> A
 
 
 def bound(exact: Exact, dtype: npt.DTypeLike, arithmetic: str = "ieee") -> Array:
-    """What a result of `dtype` may be off by, elementwise: (K + 1)*u*S + u_out*|y*| + tiny.
+    """Return the error bound of each element of a result of `dtype`: (K + 1)*u*S + u_out*|y*| + tiny.
 
-    `arithmetic` is "ieee", "tensor cores" (2u for u), "tf32" or "3xtf32" (those with their own part of S added).
+    `arithmetic` is "ieee", "tensor cores" (2u for u), "tf32" or "3xtf32" (with a multiple of S added for factors).
     """
     bits, smallest, _ = FORMATS[np.dtype(dtype).name]
     u_out = 2.0**-bits if bits < 24 else 0.0
@@ -599,13 +599,13 @@ def acceptable(actual: Array, exact: Exact, dtype: npt.DTypeLike, arithmetic: st
     value = exact.value
     accumulator = FORMATS["float64" if np.dtype(dtype) == np.float64 else "float32"][2]
     slack = np.where(np.isfinite(exact.magnitude), accumulation_bound(exact, dtype, arithmetic), 0.0)
-    # Beside the largest finite value an accumulator's error decides between that and infinity: both are right.
+    # Near the largest finite value the accumulator's error decides between that and infinity: both are right.
     low, high = (round_to(value + sign * slack, dtype).astype(np.float64) for sign in (-1, 1))
     within = np.isfinite(actual) & (np.abs(actual - value) <= bound(exact, dtype, arithmetic))
     finite = np.isfinite(low) | np.isfinite(high)
     infinite = np.isinf(actual) & ((actual == low) | (actual == high))
     nan = np.isnan(actual) & np.isnan(value)
-    # A partial sum may overflow where the whole does not; then IEEE arithmetic gives what it gives.
+    # A partial sum may overflow where the total does not; then any result of IEEE arithmetic is right.
     partial = exact.magnitude if exact.partial is None else exact.partial
     unbounded = np.isfinite(value) & (partial > accumulator)
     return np.asarray((within & finite) | infinite | nan | unbounded)

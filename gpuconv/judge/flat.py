@@ -1,4 +1,4 @@
-"""The suite's flat files: named arrays one after the other, for readers without JSON, .npy or protobuf parsers.
+"""The suite's flat files: a sequence of named arrays, for readers without JSON, .npy or protobuf parsers.
 
 A test in a flat file (``test.flat``) holds what running and judging it needs. All numbers are little-endian::
 

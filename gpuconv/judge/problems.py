@@ -1,4 +1,4 @@
-"""A case as one model: its opset and type, its operands, and what must come out, with the bound of each element."""
+"""A test as one model: a case at one opset and in one type, its operands, expected outputs and error bounds."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Problem:
     dtype : str
         One of ``case.dtypes``.
     opset : int
-        Of the model: that in which the operator's schema was written.
+        Of the model: the one that introduced this version of the operator.
     indices : bool
         Whether MaxPool has its second output.
     arrays : mapping, optional
-        The operands, where they are not those of the case.
+        The operands, if they are not those of the case.
     """
 
     case: Case
@@ -67,24 +67,24 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """The folder of the problem, as ONNX's own tests are called."""
+        """The name of the test's folder, in the style of ONNX's own tests."""
         words = re.sub(r"[^a-z0-9]+", "_", self.case.name.replace("-", " minus ").lower()).strip("_")
         return f"test_{words}{'_with_indices' * self.indices}_{self.dtype}_opset{self.opset}"
 
     @property
     def bits(self) -> bool:
-        """Whether outputs must agree in every bit, the sign of zeros and the payload of NaN included."""
+        """Whether outputs must agree in every bit, including the sign of zeros and the payload of NaN."""
         return self.indices and self.case.rule == named._BITS
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What must come out: the outputs, and how far each element may be off, in float64.
+    """The expected outputs, and the error bound of each element in float64.
 
     Attributes
     ----------
     outputs, bounds : tuple of array
-        A bound of infinity stands where a sum may overflow, so that anything is right.
+        A bound is infinite where a sum may overflow, so that any result is right.
     looser : mapping of str to tuple of array
         Bounds for less precise ways to compute: "wide" (16-bit types summed in themselves), "tf32" (float32 with
         factors rounded or truncated to TF32), "transform" (as precise as Winograd's algorithm) and "narrow" (float64
@@ -96,7 +96,7 @@ class Answer:
     looser: Mapping[str, tuple[Array, ...]] = field(default_factory=dict)
 
 
-# ---------------------------------------------------------------- which problems a case makes
+# ---------------------------------------------------------------- the problems of a case
 
 
 @cache
@@ -110,7 +110,7 @@ def _schemas(op: str) -> tuple[Any, ...]:
 
 
 def opsets(case: Case, dtype: str, indices: bool) -> list[int]:
-    """List the opsets whose operator has the type, the attributes and the outputs of a case, the newest last."""
+    """List the opsets whose operator supports the type, the attributes and the outputs of a case, the newest last."""
     given = {name for name, value in case.attributes.items() if value is not None and name != "output_shape"}
     if case.op == "conv_transpose" and "output_shape" in case.attributes:
         given.add("output_shape")
@@ -125,7 +125,7 @@ def opsets(case: Case, dtype: str, indices: bool) -> list[int]:
 
 
 def of_case(case: Case, number: int) -> Iterator[Problem]:
-    """Yield the problems of a case: float32 at the newest opset, and other types and opsets in turn or all of them."""
+    """Yield the problems of a case: float32 at the newest opset, then one or all other types, at varying opsets."""
     if case.name in _OF_SCHEMAS:
         yield from _of_schemas(case)
         return
@@ -160,7 +160,7 @@ def _dtypes(case: Case, number: int) -> list[str]:
 
 
 def operands(problem: Problem) -> dict[str, Array]:
-    """Make the operands in the order of the operator's inputs, by the names that gpuconv has for them."""
+    """Return the operands in the order of the operator's inputs, by gpuconv's names for them."""
     case = problem.case
     if problem.arrays is not None:
         return dict(problem.arrays)
@@ -175,7 +175,7 @@ def operands(problem: Problem) -> dict[str, Array]:
 
 
 def attributes(problem: Problem) -> dict[str, Any]:
-    """Return the node's attributes: those of the case, and kernel_shape, as exporters always write it."""
+    """Return the node's attributes: those of the case, and kernel_shape, which exporters always write."""
     case = problem.case
     given = {name: value for name, value in case.attributes.items() if value is not None}
     if case.op == "max_unpool":
@@ -186,7 +186,7 @@ def attributes(problem: Problem) -> dict[str, Any]:
 
 
 def model(problem: Problem) -> Any:
-    """Make the model of one node; weights, biases and shapes are constants of it."""
+    """Build the model of one node; weights, biases and shapes are its initializers."""
     arrays = operands(problem)
     tensors = {name: tensor(array, NAMES[name]) for name, array in arrays.items()}
     inputs = [
@@ -213,7 +213,7 @@ def model(problem: Problem) -> Any:
 
 
 def tensor(array: Array, name: str) -> Any:
-    """Make a tensor of an array, with its bytes as they are."""
+    """Convert an array to a TensorProto without changing its bytes."""
     return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
 
 
@@ -223,7 +223,7 @@ def fed_by_name(problem: Problem) -> dict[str, Array]:
 
 
 def fed(problem: Problem) -> list[Array]:
-    """Return the inputs of the model, those operands that are no constants."""
+    """Return the inputs of the model: the operands that are not initializers."""
     return [*fed_by_name(problem).values()]
 
 
@@ -238,15 +238,15 @@ def stored(problem: Problem) -> dict[str, Array]:
 def answer(
     problem: Problem, changed: Mapping[str, Any] | None = None, arrays: Mapping[str, Any] | None = None
 ) -> Answer:
-    """Compute what must come out, by the definition of the operator.
+    """Compute the expected outputs by the definition of the operator.
 
     Parameters
     ----------
     problem : Problem
     changed : mapping, optional
-        Attributes to replace: what another rule would read into the model.
+        Attributes to replace, to compute what another rule gives.
     arrays : mapping, optional
-        Operands to take instead of the problem's.
+        Operands that replace the problem's.
     """
     given = {**operands(problem), **(arrays or {})}
     keywords = {**attributes(problem), **(changed or {})}
@@ -265,7 +265,7 @@ def answer(
     found = Answer(found.outputs, found.bounds, {**found.looser, **looser})
     if problem.dtype != "float64" or not np.isinf(exact.value).any():
         return found
-    # Sums beyond float64 have no magnitude in it: those of operands that are 2^64 times smaller have.
+    # Magnitudes of sums that overflow float64 are computed from operands scaled by 2^-64.
     smaller = {name: array * 2.0**-64 if name in ("x", "b") else array for name, array in given.items()}
     scaled = getattr(definition, op)(**smaller, **keywords)
     largest = definition.FORMATS["float64"][2] * 2.0**-64
@@ -275,7 +275,7 @@ def answer(
 
 
 def _taken(outputs: tuple[Array, ...], problem: Problem) -> Answer:
-    """Answer with elements of the input, which are exact; in float32 those of float64 are rounded."""
+    """Return elements of the input as the answer: exact, with a bound for float64 that is computed in float32."""
     exactly = tuple(np.zeros(each.shape) for each in outputs)
     if problem.dtype != "float64" or problem.bits:
         return Answer(outputs, exactly)
@@ -283,14 +283,14 @@ def _taken(outputs: tuple[Array, ...], problem: Problem) -> Answer:
 
 
 def _in_float32(y: Array, magnitude: Array, slack: Array | float = 0.0) -> Array:
-    """Bound results of float64 that are computed in float32: anything where that type's range does not suffice."""
+    """Bound float64 results that are computed in float32: infinite where that type's range does not suffice."""
     with np.errstate(all="ignore"):
         beyond = np.isfinite(y) & (magnitude > definition.FORMATS["float32"][2])
         limit = np.where(np.isfinite(y), slack + 2.0**-24 * np.abs(y) + 2.0**-149, 0.0)
     return np.where(beyond, np.inf, limit)
 
 
-_TRANSFORM = 32.0  # what Winograd's transforms multiply the rounding unit by
+_TRANSFORM = 32.0  # factor of the rounding unit for Winograd's transforms
 
 
 def _looser(
@@ -332,7 +332,7 @@ def _largest_products(op: str, exact: definition.Exact, given: Mapping[str, Any]
 
 
 def _beyond_float32(op: str, given: Mapping[str, Any], keywords: Mapping[str, Any]) -> Array | bool:
-    """Tell which results have inputs that are finite, but not in float32."""
+    """Return a mask of the results with an input that is finite, but not in float32."""
     large = np.isfinite(given["x"]) & (np.abs(given["x"]) > definition.FORMATS["float32"][2])
     if not large.any():
         return False
@@ -342,7 +342,7 @@ def _beyond_float32(op: str, given: Mapping[str, Any], keywords: Mapping[str, An
 
 
 def rounded(exact: definition.Exact, dtype: str, taps: int = 1) -> Answer:
-    """Round exact sums once, with the bounds of sums in float32 (float64), and of sums in the type itself."""
+    """Round exact sums once; bound sums in float32 (for float64 in float64), and sums in a 16-bit type itself."""
     kind = named._type(dtype)
     y = definition.round_to(exact.value, kind)
     limit = _limit(exact, y, definition.accumulation_bound(exact, kind, "ieee"))
@@ -358,9 +358,10 @@ def rounded(exact: definition.Exact, dtype: str, taps: int = 1) -> Answer:
 
 
 def _undetermined(exact: definition.Exact, limit: Array, y: Array, largest: float, taps: int) -> Array:
-    """Tell where a partial sum may overflow in some order, so that anything may come out.
+    """Return a mask of the sums that may overflow in some order of their terms, so that any result is right.
 
-    Where the whole overflows, and what has the other sign cannot on its own, infinity comes out in any order.
+    Where the total overflows, and the terms of the opposite sign cannot overflow by themselves, every order gives
+    infinity.
     """
     with np.errstate(all="ignore"):
         may = np.isfinite(exact.value) & (exact.magnitude * taps > largest)
@@ -369,13 +370,13 @@ def _undetermined(exact: definition.Exact, limit: Array, y: Array, largest: floa
 
 
 def _other_sign(exact: definition.Exact) -> Array:
-    """Return the magnitude of the terms whose sign is not that of their sum."""
+    """Return the magnitude of the terms whose sign is opposite to that of the sum."""
     with np.errstate(all="ignore"):
         return np.asarray((exact.magnitude - np.abs(exact.value)) / 2)
 
 
 def _limit(exact: definition.Exact, y: Array, slack: Array) -> Array:
-    """Bound the distance from y: the slack of the sum, one rounding, and what y itself is off."""
+    """Bound the distance from y: the error of the sum, one rounding, and the error of y itself."""
     bits, smallest, _ = definition.FORMATS[y.dtype.name]
     with np.errstate(all="ignore"):
         off = np.abs(y.astype(np.float64) - exact.value)

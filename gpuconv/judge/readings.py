@@ -1,8 +1,8 @@
 """Answers that can be defended, where the specification leaves room for other readings or is silent.
 
-A *whole* reading changes the geometry of a problem, or which element a window of MaxPool takes: it holds for all
-outputs together. An *element* alternative is another value that single elements may have: of a window without elements,
-of a sum over padding with infinite weights, of subnormals. It belongs to the main answer or to a whole reading.
+A *whole* reading changes the geometry of a problem, or the choice of the element in a window of MaxPool; it applies to
+all outputs together. An *element* alternative is another value of single elements: of empty windows, of sums over
+padding with infinite weights, of subnormals. It belongs to the main answer or to a whole reading.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class Alternative:
     Attributes
     ----------
     name : str
-        As it stands in file names.
+        As in the names of files.
     sentence : str
-        What the implementation does, to follow "differs:" or "equals".
+        The behaviour of such an implementation, to follow "differs:" or "equals".
     outputs : tuple of array
     of : str or None
-        For element alternatives, the name of the whole reading that they belong to; None for the main answer.
+        Of an element alternative, the name of the whole reading that it belongs to; None for the main answer.
     whole : bool
-        Whether it holds for all elements of all outputs together.
+        Whether it applies to all elements of all outputs together.
     nan : bool
-        Whether it is about NaN, so that elements of it mixed with those of the main answer are inconsistent.
+        Whether it is about NaN, so that a mixture of its elements with those of the main answer is inconsistent.
     geometry : bool
-        Whether it reads sizes or padding in another way, so that these are not specified.
+        Whether it reads sizes or padding differently, so that the rule about them is not "specified".
     """
 
     name: str
@@ -70,7 +70,7 @@ class _Reading:
 
 
 def alternatives(problem: Problem, right: Answer) -> Iterator[Alternative]:
-    """Yield the defensible answers that are not the right one, each whole reading before its element alternatives."""
+    """Yield all defensible answers except the right one, each whole reading before its element alternatives."""
     seen = [right.outputs]
     readings = [_Reading("", "", problem, right)]
     for reading in _readings(problem):
@@ -87,13 +87,13 @@ def alternatives(problem: Problem, right: Answer) -> Iterator[Alternative]:
 
 
 def same(ours: tuple[Array, ...], theirs: tuple[Array, ...]) -> bool:
-    """Tell whether outputs have the same shapes and values, any NaN equal to any NaN."""
+    """Return whether outputs have the same shapes and values; any NaN equals any NaN."""
     pairs = zip(ours, theirs, strict=True)
     return all(a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in pairs)
 
 
 def replaced(problem: Problem, changed: dict[str, Any], arrays: dict[str, Array] | None = None) -> Problem:
-    """Return a problem with other attributes (None: without one) and operands."""
+    """Return a copy of a problem with other attributes (None removes one) and operands."""
     given = {**attributes(problem), **changed}
     case = dataclasses.replace(
         problem.case, attributes={name: value for name, value in given.items() if value is not None}
@@ -108,13 +108,13 @@ def mode_of(problem: Problem) -> str:
 
 
 def per_axis(problem: Problem, name: str, default: int = 1) -> list[int]:
-    """Return an attribute with a number for each spatial axis."""
+    """Return an attribute that has a number for each spatial axis, or its default."""
     rank = len(problem.case.x_shape) - 2
     return list(attributes(problem).get(name) or [default] * (2 * rank if name == "pads" else rank))
 
 
 def extents(problem: Problem) -> list[int]:
-    """Return how far the dilated kernel reaches along each axis."""
+    """Return the extent of the dilated kernel along each axis."""
     kernel = attributes(problem)["kernel_shape"] if problem.case.w_shape is None else problem.case.w_shape[2:]
     return [(k - 1) * d + 1 for k, d in zip(kernel, per_axis(problem, "dilations"), strict=True)]
 
@@ -126,7 +126,7 @@ _MAIN = ("", "")
 
 
 def _readings(problem: Problem) -> Iterator[_Reading]:
-    """Yield all whole readings, the plainest first; some equal each other."""
+    """Yield all whole readings, the simplest first; some give equal answers."""
     geometries = [(*_MAIN, problem), *_geometries(problem)]
     if problem.case.op == "max_pool":
         yield from (reading for geometry in geometries for reading in _maxima(*geometry))
@@ -140,7 +140,7 @@ def _readings(problem: Problem) -> Iterator[_Reading]:
 
 
 def _answered(problem: Problem) -> Answer | None:
-    """Answer a problem and keep as many windows as a pseudo-attribute says; None for sizes below 0."""
+    """Answer a problem, cropped to the pseudo-attribute `windows` if it has that; None for negative sizes."""
     given = dict(problem.case.attributes)
     windows = given.pop("windows", None)
     try:
@@ -166,7 +166,7 @@ def _geometries(problem: Problem) -> Iterator[_Change]:
 
 
 def _towards_zero(problem: Problem) -> Problem | None:
-    """One window where less than a stride is missing, as C's division and ONNX's shape inference have it."""
+    """One window where the input is too short by less than a stride, as C's division and ONNX's inference give."""
     if mode_of(problem) not in ("NOTSET", "VALID"):
         return None
     pads, strides = _explicit(problem), per_axis(problem, "strides")
@@ -187,7 +187,7 @@ def _counted(problem: Problem) -> list[int] | None:
 
 
 def _pads_win(problem: Problem) -> Problem | None:
-    """Pads that are given, in place of SAME: the specification forbids both together."""
+    """Explicit pads instead of SAME: the specification forbids both together."""
     both = "pads" in problem.case.attributes and mode_of(problem).startswith("SAME")
     return replaced(problem, {"auto_pad": "NOTSET"}) if both else None
 
@@ -198,7 +198,7 @@ def _floored_valid(problem: Problem) -> Problem | None:
 
 
 def _with_overhang(problem: Problem, dropping: bool, counted: bool) -> Problem | None:
-    """ceil_mode as explicit padding at the end; whether that counts; whether windows behind the input are dropped."""
+    """ceil_mode as explicit padding at the end, counted or not; windows beyond the input are dropped or not."""
     given = attributes(problem)
     if problem.case.op not in POOLS or not given.get("ceil_mode") or mode_of(problem) not in ("NOTSET", "VALID"):
         return None
@@ -237,7 +237,7 @@ def _same_padded(problem: Problem, out: list[int], strides: list[int]) -> Proble
 
 
 def _cropped(problem: Problem, halve: Callable[[int], int]) -> Problem | None:
-    """SAME where the formula of pad_shape is negative: elements of the input are left out, shared out like pads."""
+    """SAME where pad_shape is negative: elements of the input are cropped at both ends, split like pads."""
     if not mode_of(problem).startswith("SAME"):
         return None
     strides, begins, ends = per_axis(problem, "strides"), [], []
@@ -335,7 +335,7 @@ def _natural(problem: Problem) -> list[int]:
 def _shared_out(
     natural: list[int], wanted: list[int], smaller_first: bool, halve: Callable[[int], int] | None
 ) -> list[int]:
-    """Return pads that make the wanted size; negative ones at the end only where `halve` is None."""
+    """Return the pads that give the wanted size; negative padding is at the end only if `halve` is None."""
     begins = []
     for full, out in zip(natural, wanted, strict=True):
         total = full - out
@@ -356,11 +356,11 @@ def _unpooled(problem: Problem) -> Iterator[_Reading]:
     yield _Reading("number_output_shape", "indices that number output_shape", problem, found)
 
 
-# ---------------------------------------------------------------- which element a window of MaxPool takes
+# ---------------------------------------------------------------- the choice of the element in a window of MaxPool
 
 
 def _maxima(name: str, sentence: str, problem: Problem) -> Iterator[_Reading]:
-    """Yield a geometry with each way to take NaN or subnormals, and to choose among equal elements."""
+    """Yield a geometry with each treatment of NaN and subnormals, and each choice among equal elements."""
     x = operands(problem)["x"]
     values = x.astype(np.float64)
     ways: list[tuple[str, str, Array | None]] = [("", "", None)]
@@ -392,7 +392,7 @@ def _maxima(name: str, sentence: str, problem: Problem) -> Iterator[_Reading]:
 
 
 def _chosen(problem: Problem, ranks: Callable[[Array], Array]) -> Answer:
-    """MaxPool of other numbers in the places of x: their maxima name the elements."""
+    """MaxPool that compares other numbers in place of the elements of x, and returns the elements."""
     x = operands(problem)["x"]
     _, places = definition.max_pool(ranks(x.astype(np.float64)), **attributes(problem))
     y = named._elements(problem.case, x, places)
@@ -433,7 +433,7 @@ def _elements(reading: _Reading) -> Iterator[_Element]:
 
 
 def _of_empty_windows(reading: _Reading) -> Iterator[_Element]:
-    """Four values and two indices for a window of MaxPool without elements, or, where NaN is ignored, with NaN only."""
+    """Yield four values and two indices for empty windows, and for windows of NaN only where NaN is ignored."""
     problem, outputs = reading.problem, reading.answer.outputs
     given = attributes(problem)
     x = operands(problem)["x"]
@@ -461,7 +461,7 @@ def _of_empty_windows(reading: _Reading) -> Iterator[_Element]:
 
 
 def _unflushed(reading: _Reading) -> tuple[Array, ...]:
-    """The elements themselves, where flushed ones were compared."""
+    """Return the elements as they are in x, chosen by comparing flushed ones."""
     assert reading.kept is not None
     indexed = dataclasses.replace(reading.problem, indices=True)
     ranks = _last_of_equals if reading.name.endswith("last_tie") else None
@@ -471,7 +471,7 @@ def _unflushed(reading: _Reading) -> tuple[Array, ...]:
 
 
 def _of_no_taps(reading: _Reading) -> Iterator[_Element]:
-    """0 where AveragePool has no tap to count."""
+    """Yield 0 for windows of AveragePool without a tap that counts."""
     ones = _answered(dataclasses.replace(reading.problem, arrays={"x": np.ones_like(operands(reading.problem)["x"])}))
     assert ones is not None
     empty = np.isnan(ones.outputs[0].astype(np.float64))
@@ -480,7 +480,7 @@ def _of_no_taps(reading: _Reading) -> Iterator[_Element]:
 
 
 def _flushed(reading: _Reading) -> Iterator[_Element]:
-    """Sums with subnormal operands, biases or results flushed to zero; NaN stays NaN."""
+    """Yield sums with subnormal results, inputs or biases flushed to zero; NaN remains NaN."""
     problem, (y,) = reading.problem, reading.answer.outputs
     finite = np.isfinite(y.astype(np.float64))
     yield "flushed", "subnormals flushed to zero", (np.where(finite, np.zeros_like(y), y),)
@@ -493,7 +493,7 @@ def _flushed(reading: _Reading) -> Iterator[_Element]:
 
 
 def _multiplied(reading: _Reading) -> Iterator[_Element]:
-    """Padding, and what lies between the inputs of ConvTranspose or the taps of a dilated kernel, times zero."""
+    """Yield sums that also multiply padding, and the gaps of ConvTranspose's inputs or of a dilated kernel."""
     arrays = operands(reading.problem)
     if not np.isfinite(arrays["w"].astype(np.float64)).all():
         found = _answered((_padded if reading.problem.case.op == "conv" else _stuffed)(reading.problem))
@@ -507,7 +507,7 @@ def _multiplied(reading: _Reading) -> Iterator[_Element]:
 
 
 def _padded(problem: Problem) -> Problem:
-    """Conv without pads, of an input with zeros around it."""
+    """Return the same Conv with explicit zeros around the input instead of pads."""
     arrays, given = operands(problem), attributes(problem)
     x, rank = arrays["x"], arrays["x"].ndim - 2
     strides, dilations = per_axis(problem, "strides"), per_axis(problem, "dilations")
@@ -526,7 +526,7 @@ def _padded(problem: Problem) -> Problem:
 
 
 def _stuffed(problem: Problem) -> Problem:
-    """ConvTranspose of stride 1, of an input with zeros around it, between its elements, and in output_padding."""
+    """Return the same ConvTranspose with stride 1 and explicit zeros between and around the inputs."""
     arrays, given = operands(problem), attributes(problem)
     x, strides = arrays["x"], per_axis(problem, "strides")
     begins, sizes = _crop(problem)
@@ -546,7 +546,7 @@ def _stuffed(problem: Problem) -> Problem:
 
 
 def _crop(problem: Problem) -> tuple[list[int], list[int]]:
-    """Return where the output of a ConvTranspose begins in what all inputs reach, and its sizes."""
+    """Return the crop before the output of a ConvTranspose along each axis, and the sizes of the output."""
     given, mode, natural = problem.case.attributes, mode_of(problem), _natural(problem)
     rank = len(natural)
     if "output_shape" in given or mode.startswith("SAME"):
@@ -558,7 +558,7 @@ def _crop(problem: Problem) -> tuple[list[int], list[int]]:
 
 
 def _filled(problem: Problem, dilations: list[int]) -> Problem:
-    """A dilated kernel with zeros between its taps."""
+    """Return the same problem with an undilated kernel that has explicit zeros between its taps."""
     w = operands(problem)["w"]
     sizes = [(k - 1) * d + 1 if k else 0 for k, d in zip(w.shape[2:], dilations, strict=True)]
     spread = np.zeros((*w.shape[:2], *sizes), w.dtype)

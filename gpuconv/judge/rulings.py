@@ -1,4 +1,4 @@
-"""The rules that cases test: the specification's words, how each came about, and where it was discussed."""
+"""The rules that cases test: their status, the specification's words, and public discussions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuconv.rules import cases as named
 SPECIFIED = "specified"  # the specification of ONNX says so
 REFERENCE = "by the reference"  # the specification is silent, onnx.reference or the node tests say so
 DISPUTED = "disputed"  # sources contradict each other, or a discussion was closed without an answer
-RULED = "ruled here"  # nobody else says anything, or everybody says something else
+RULED = "ruled here"  # no source says anything, or all implementations differ
 
 _ONNX = "https://github.com/onnx/onnx/"
 _RUNTIME = "https://github.com/microsoft/onnxruntime/"
@@ -19,14 +19,14 @@ _RUNTIME = "https://github.com/microsoft/onnxruntime/"
 
 @dataclass(frozen=True)
 class Ruling:
-    """One sentence that an operator must keep to.
+    """A rule for an operator.
 
     Attributes
     ----------
     name : str
         A few words, for tables.
     status : {"specified", "by the reference", "disputed", "ruled here"}
-        Where the sentence comes from.
+        The source of the rule.
     discussions : tuple of str
         Addresses of public threads about it.
     upstream : mapping of str to tuple of str
@@ -35,6 +35,8 @@ class Ruling:
         The rule. As given by :func:`ruled` for one operator and opset.
     quotation : dict or None
         The specification's words, with operator, opset and link. As given by :func:`ruled` for one operator and opset.
+    parts : tuple of str
+        Of a combination, the names of the rules that take part in it.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Ruling:
     upstream: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sentence: str = ""
     quotation: dict[str, Any] | None = None
+    parts: tuple[str, ...] = ()
 
 
 def _onnx(*numbers: int) -> tuple[str, ...]:
@@ -53,7 +56,7 @@ def _runtime(*numbers: int) -> tuple[str, ...]:
     return tuple(f"{_RUNTIME}issues/{number}" for number in numbers)
 
 
-# Of those that onnx/onnx#3651 and the discussions around it collected, the ones about operators of the suite.
+# The questions collected by onnx/onnx#3651 and related discussions that are about operators of the suite.
 OPEN_QUESTIONS = (553, 756, 1609, 1651, 1772, 1886, 1922, 2290, 2398, 2726, 2927, 3254, 3314)
 
 CORRELATION = "The kernel is not turned: tap t of W meets the input at output * stride + t * dilation - pad."
@@ -72,8 +75,8 @@ UNPOOL_LARGER = "MaxUnpool: indices number the shape that the attributes give; o
 TOO_LONG = "A window longer than the padded input by less than the stride: floor of a negative number, so no window."
 SWEPT = "A combination of attributes, types, opsets and values."
 
-# Models that a correct checker rejects, by the names of cases: pads beside auto_pad, an auto_pad that does not exist,
-# and output_shape with N and C.
+# Models that the specification forbids, by the names of cases: pads together with auto_pad, an unknown auto_pad, and
+# output_shape with N and C.
 INVALID = frozenset(
     {
         "conv/2d/SAME_UPPER with pads of zeros",
@@ -186,7 +189,7 @@ RULINGS: dict[str, Ruling] = {
     UNPOOL_LARGER: Ruling("MaxUnpool, larger output_shape", DISPUTED, (*_onnx(2398, 2726), f"{_RUNTIME}pull/2193")),
 }
 
-# The rules in the words of the operators, where cases name them in those of an implementation.
+# Sentences for rules whose names in the cases are worded for an implementation.
 _SENTENCES = {
     named._FORMULA: "The size of an axis is floor((n + pads - ((k - 1) * dilation + 1)) / stride) + 1.",
     named._EMPTY: "Where the size of an axis is 0, the output is empty and has that shape.",
@@ -253,7 +256,7 @@ _ANY_PADS = "it can take any value greater than or equal to 0"
 _MODES = "auto_pad must be either NOTSET, SAME_UPPER, SAME_LOWER or VALID."
 _DIVIDED = "The output of each pooling window is divided by the number of elements"
 
-_Texts = tuple[tuple[int, str], ...]  # the opset from which on a text holds, until that of the next
+_Texts = tuple[tuple[int, str], ...]  # the first opset of each text
 
 
 def _pool_sizes(word: str, ceil: bool = False) -> dict[str, _Texts]:
@@ -278,7 +281,7 @@ _SIZES_OF_CEIL = _pool_sizes("ceil", ceil=True)
 _DROPPED_TEXT: _Texts = ((22, "Sliding windows that would start in the right padded region are ignored."),)
 _SAMES = {"conv": ((1, _SAME_1), (11, _SAME_11)), **_everywhere(_SAME_POOL, *_POOLS)}
 
-# What the specification says of each rule, by operator; where it is silent, there is no entry.
+# Quotations of the specification for each rule, by operator; no entry where it is silent.
 QUOTATIONS: Mapping[str, Mapping[str, _Texts]] = {
     named._FORMULA: {**_everywhere(_CONV_SIZES, "conv"), **_SIZES_OF_POOLS},
     TOO_LONG: _SIZES_OF_POOLS,
@@ -378,7 +381,7 @@ _NODES = {
 
 
 def quotation(rule: str, operator: str, opset: int) -> dict[str, Any] | None:
-    """Return what the specification of an operator, as of the opset in which its schema was written, says of a rule."""
+    """Return the specification's words about a rule for one version of an operator; None where it is silent."""
     texts = [text for since, text in QUOTATIONS.get(rule, {}).get(operator, ()) if since <= opset]
     if not texts:
         return None
@@ -388,7 +391,7 @@ def quotation(rule: str, operator: str, opset: int) -> dict[str, Any] | None:
 
 
 def ruled(rule: str, operator: str, opset: int) -> Ruling:
-    """Return the ruling of one operator at one opset: specified only where that opset's text says so."""
+    """Return a rule for one operator at one opset: "specified" only if that opset's text states it."""
     ruling, found = RULINGS[rule], quotation(rule, operator, opset)
     status = ruling.status
     if rule == named._DROPPED and found is None:

@@ -1,6 +1,6 @@
-"""Run the tests of a suite against a target, in processes that may die.
+"""Run the tests of a suite against a target, in worker processes that may die.
 
-Every test gets exactly one outcome: a run that cannot give one raises :class:`Incomplete` or another error.
+Every test gets exactly one outcome; otherwise the run raises :class:`Incomplete` or another error.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from gpuconv.judge.verdicts import (
 
 _START = 120.0  # seconds in which a target must be imported
 _LONGEST_REPLY = 2**20  # bytes
-_TAIL = 4096  # bytes of what a target printed last that are kept
-_LOOK = 0.1  # seconds between two looks at whether a silent process still lives
-_MARK = "GPUCONV_JUDGE_WORKER"  # in the environment of a worker and of all processes that it starts
+_TAIL = 4096  # bytes of a target's last messages that are kept
+_LOOK = 0.1  # seconds between checks whether a silent process still runs
+_MARK = "GPUCONV_JUDGE_WORKER"  # environment variable of a worker and of its child processes
 
 
 class TargetMissing(Exception):
@@ -57,7 +57,7 @@ class TargetMissing(Exception):
 
 
 class Incomplete(Exception):
-    """The judge itself failed in some tests; `outcomes` has those of all other tests, in their order."""
+    """The judge itself failed in some tests; `outcomes` has the outcomes of all other tests, in order."""
 
     def __init__(self, message: str, outcomes: list[Outcome]) -> None:
         super().__init__(message)
@@ -65,20 +65,20 @@ class Incomplete(Exception):
 
 
 class _Died(Exception):
-    """The process ended, or was ended; the message says how."""
+    """The process ended or was killed; the message says how."""
 
 
 class _DiedBefore(_Died):
-    """The process ended before it began with the test, so that another process may take the test."""
+    """The process ended before it started the test, so that another process can run the test."""
 
 
 class _Late(_Died):
-    """The process was ended since it took too long."""
+    """The process was killed because it exceeded the time limit."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A test, its verdict, the outputs if they are wrong, and the seconds that running and judging took."""
+    """A test, its verdict, the outputs if they are wrong, and the seconds for running and judging."""
 
     test: Test
     verdict: Verdict
@@ -87,7 +87,7 @@ class Outcome:
 
 
 class Worker:
-    """A process that answers for one target.
+    """A worker process of one target.
 
     Raises
     ------
@@ -97,8 +97,8 @@ class Worker:
 
     def __init__(self, target: str, living: set[Worker] | None = None) -> None:
         self.living: set[Worker] = set() if living is None else living
-        self._said = b""  # the tail of what the target printed
-        self._read = b""  # replies that nobody has asked for yet
+        self._said = b""  # the end of the target's messages
+        self._read = b""  # bytes of replies that were not parsed yet
         self._mark = secrets.token_hex(16)
         self._answered = 0
         self._ended = False
@@ -144,11 +144,11 @@ class Worker:
         return reply
 
     def _answer(self, end: float, limit: float) -> dict[str, Any]:
-        """Read the next line of the replies; keep the tail of what the target prints meanwhile."""
+        """Read the next line of the replies, and keep the end of the messages that the target prints meanwhile."""
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
         while b"\n" not in self._read and len(self._read) <= _LONGEST_REPLY:
-            dead = self._process.poll() is not None  # looked at first: what it wrote before is read below
+            dead = self._process.poll() is not None  # checked first, so that its last output is read below
             ready = self._listen([pipe], 0.0 if dead else min(_LOOK, max(0.0, end - time.monotonic())))
             part = os.read(pipe, 65536) if ready else b""
             self._read += part
@@ -171,7 +171,7 @@ class Worker:
         return reply
 
     def _listen(self, pipes: list[int], seconds: float) -> bool:
-        """Wait until one of the pipes can be read; keep what comes on standard error, so that it never fills up."""
+        """Wait until one of the pipes can be read; drain standard error, so that its pipe never fills up."""
         assert self._process.stderr is not None
         errors = self._process.stderr
         ready, _, _ = select.select(pipes if errors.closed else [*pipes, errors.fileno()], [], [], seconds)
@@ -184,7 +184,7 @@ class Worker:
 
     def _last_words(self) -> str:
         code = self._process.wait()
-        for _ in range(64):  # a process that is left may go on printing
+        for _ in range(64):  # a remaining child process may continue to print
             before = self._said
             self._listen([], 0.0)
             if self._said == before:
@@ -194,12 +194,12 @@ class Worker:
         return f"{how}{': ' + one_line(lines[-1], 200) if lines else ''}"
 
     def kill(self) -> None:
-        """Stop the process and what it started; whoever waits for its answer is told that it died."""
+        """Kill the process group; a thread that waits for an answer then raises `_Died`."""
         with suppress(ProcessLookupError, PermissionError):  # macOS has the latter for a process that has ended
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Stop the process and all that it started, daemons included, and leave nothing open."""
+        """Kill the process and all its child processes, including daemons, and close its pipes."""
         if self._ended:
             return
         self._ended = True
@@ -221,9 +221,9 @@ def _signal_name(number: int) -> str:
 
 
 def _kill_marked(mark: str) -> None:
-    """Kill processes that left their session but kept the mark of their worker, on systems that have /proc."""
+    """Kill processes that left the session but inherited the worker's mark, on systems with /proc."""
     wanted = f"{_MARK}={mark}".encode()
-    for _ in range(5):  # a process may start another one while it is looked for
+    for _ in range(5):  # a process may start another one during the search
         found = [pid for pid in _processes() if wanted in _environment(pid)]
         for pid in found:
             with suppress(OSError):
@@ -242,7 +242,7 @@ def _processes() -> list[int]:
 def _environment(pid: int) -> list[bytes]:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")  # empty once the process has ended
-    except OSError:  # it has ended, or is somebody else's
+    except OSError:  # it has ended, or belongs to another user
         return []
 
 
@@ -255,7 +255,7 @@ def run(
     first: Worker | None = None,
     claims: Mapping[str, str] | None = None,
 ) -> list[Outcome]:
-    """Run tests and judge what comes out of each.
+    """Run tests and judge the outputs of each.
 
     Parameters
     ----------
@@ -264,11 +264,11 @@ def run(
     limit : float
         Seconds for a test; after that it hangs.
     jobs : int
-        How many processes run at once.
+        Number of concurrent processes.
     show : callable
-        Told each outcome as it comes.
+        Called with each outcome.
     first : Worker, optional
-        A process of this target that is running already; it is ended.
+        A running process of this target, which is used and ended.
     claims : mapping, optional
         Keywords of :func:`gpuconv.judge.verdicts.judge`: the precision and the accumulation that the target claims.
 
@@ -296,7 +296,7 @@ def run(
 
 
 class _Run:
-    """The state that the threads of one run share."""
+    """The shared state of the threads of one run."""
 
     def __init__(self, tests: Sequence[Test], show: Callable[[Outcome], None], first: Worker | None) -> None:
         self._tests, self._show = tests, show
@@ -314,7 +314,7 @@ class _Run:
             first.living = self.living
 
     def serve(self, runner: _Runner) -> None:
-        """Judge tests until none waits, in a thread; tell at the end what went wrong."""
+        """Thread body: judge tests until the queue is empty, then report the exception that ended it, if any."""
         failure: BaseException | None = None
         try:
             with suppress(Empty):
@@ -339,7 +339,7 @@ class _Run:
         self._show(outcome)
 
     def finish(self, threads: Sequence[threading.Thread]) -> None:
-        """Run the threads; raise what ended one of them, once all have ended and all processes with them."""
+        """Run the threads; if one raises, stop all threads and processes, then raise that exception."""
         busy = 0
         try:
             for thread in threads:
@@ -373,7 +373,7 @@ def _check_complete(tests: Sequence[Test], outcomes: Mapping[int, Outcome], fail
 
 
 class _Runner:
-    """Judges one test after another, in one process for as long as that lives."""
+    """Judges tests in one process, which is replaced if it dies."""
 
     def __init__(
         self, target: str, living: set[Worker], limit: float, claims: Mapping[str, str], spare: list[Worker]
@@ -384,7 +384,7 @@ class _Runner:
             self._worker = spare.pop()
 
     def outcome(self, test: Test) -> Outcome:
-        """Judge one test. If a process dies that other tests ran in before, a new process gets the last word."""
+        """Judge one test. If a process dies that has run other tests, the test is repeated in a new process."""
         start = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="gpuconv-judge-", ignore_cleanup_errors=True) as temporary:
             outputs = Path(temporary, "outputs")
@@ -426,7 +426,7 @@ class _Runner:
 
 
 def _copied(test: Test, folder: Path) -> Path:
-    """Copy what a target may see of a test, so that it finds neither the suite nor the expected outputs."""
+    """Copy the model and inputs of a test, so that the target sees neither the suite nor expected outputs."""
     (folder / DATA).mkdir(parents=True)
     try:
         for name in ("model.onnx", "case.json"):

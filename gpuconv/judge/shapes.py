@@ -1,7 +1,7 @@
-"""Where ONNX's own shape inference has another shape than the suite, and whose fault that is.
+"""Differences between ONNX's own shape inference and the suite, and their causes.
 
-The functions repeat the arithmetic of `onnx.shape_inference` of the version `ONNX`, faults included, so that the suite
-does not depend on the version that is installed; a test compares them with that version for every test of the suite.
+The functions repeat the arithmetic of `onnx.shape_inference` of the version `ONNX`, including its faults, so that the
+suite does not depend on the installed version. A test compares them with that version for every test of the suite.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gpuconv.judge import rulings
 from gpuconv.judge.problems import Problem
 from gpuconv.judge.readings import DROPPED_BY_TEXT, extents, mode_of, per_axis
 
@@ -21,8 +22,8 @@ def difference(problem: Problem, shape: Sequence[int]) -> dict[str, Any] | None:
     """Return the shape that ONNX infers and the class of the difference; None where it infers the same, or nothing.
 
     An inferred shape with fewer axes than the output, and SAME together with ceil_mode, are bugs of ONNX: the text
-    gives `output_shape`, and ceil(n / stride). The others are readings of an unclear text: divisions of negative
-    numbers, windows in the end padding before opset 22, SAME of ConvTranspose, auto_pad beside pads.
+    gives `output_shape`, and ceil(n / stride). All other differences are readings of an unclear text: divisions of
+    negative numbers, windows in the end padding before opset 22, SAME of ConvTranspose, auto_pad together with pads.
     """
     found = inferred(problem)
     if found is None or found == list(shape):
@@ -32,8 +33,19 @@ def difference(problem: Problem, shape: Sequence[int]) -> dict[str, Any] | None:
     return {"shape": found, "class": BUG if bug else UNCLEAR}
 
 
+def is_valid(problem: Problem) -> bool:
+    """Return whether a strict checker accepts the model; if not, a target may refuse it.
+
+    It does not where the specification forbids the model (:data:`gpuconv.judge.rulings.INVALID`). Nor does
+    ``onnx.checker.check_model(full_check=True)`` where onnx infers fewer axes than the output has: it stops at the
+    first axis of ConvTranspose whose `output_shape` is below the input.
+    """
+    found = inferred(problem)
+    return problem.case.name not in rulings.INVALID and (found is None or len(found) == len(problem.case.x_shape))
+
+
 def inferred(problem: Problem) -> list[int] | None:
-    """Return the shape of Y that onnx infers, which may lack axes; None for none at all."""
+    """Return the shape of Y that onnx infers, which may lack axes; None if it infers none."""
     case = problem.case
     if case.op == "max_unpool":
         return None if "output_shape" in case.attributes else _unpooled(problem)
@@ -83,7 +95,7 @@ def _transposed(problem: Problem, spatial: Sequence[int]) -> list[int]:
 
 
 def _unpooled(problem: Problem) -> list[int]:
-    """What the attributes give, from the number of windows of the MaxPool whose Indices are unpooled."""
+    """Return the spatial sizes that the attributes give for the windows of the MaxPool whose Indices are unpooled."""
     sizes = []
     strides, pads, reach = per_axis(problem, "strides"), per_axis(problem, "pads", 0), extents(problem)
     for a, n in enumerate(problem.case.x_shape[2:]):

@@ -1,4 +1,4 @@
-"""Write the suite: a folder for each problem, in the layout of ONNX's own backend tests."""
+"""Write the suite: a folder for each test, in the layout of ONNX's own backend tests, and the standalone judges."""
 
 from __future__ import annotations
 
@@ -35,31 +35,36 @@ constant_N          the model's initializers, in the order of case.json's "const
 bound_N             float64, the shape of output_N: how far each element may be off. 0 demands equality (==, and any NaN
                     equals any NaN); infinity accepts anything: a sum may or may not overflow on its way.
                     Elsewhere it is (K + 1) u S + rounding: K terms, S the sum of their magnitudes, u = 2^-24 (2^-53
-                    for double), so that sums of 16-bit types are asked for in float32.
+                    for double), so sums of 16-bit types are expected to accumulate in float32.
 wide_bound_N        the same with u of the 16-bit type itself.
 tf32_bound_N        for float32: factors rounded or truncated to TF32.
 transform_bound_N   as precise as a transform, such as Winograd's: 32 u K max|x| max|w| in place of (K + 1) u S.
 narrow_bound_N      float64 computed in float32.
 alternative_NAME_N  other answers that can be defended.
-case.json           what is tested: the operator, its attributes, the rule in the specification's words with its
-                    quotation, the status (specified, by the reference, disputed, ruled here), public discussions,
-                    known issues of implementations ("upstream"), and what each alternative is. "bits": true asks for
-                    every bit; equality is then a defensible answer. "valid": false marks a model that a correct checker
-                    rejects: refusing it is right, too. "onnx_shape" is what ONNX's shape inference says instead.
+case.json           the description of the test: the operator, its attributes, the rule in the specification's words
+                    with its quotation, the status (specified, by the reference, disputed, ruled here), public
+                    discussions, known issues of implementations ("upstream"), and the meaning of each alternative.
+                    "rules" lists the rules that take part in a combination; other tests have one.
+                    "bits": true asks for every bit; an answer with equal values is then defensible.
+                    "valid": false marks a model that the specification forbids or that
+                    onnx.checker.check_model(full_check=True) rejects: refusing it is right, too.
+                    "onnx_shape" is the shape that ONNX's shape inference gives instead.
 
 An answer is accepted if one set of outputs explains all outputs together: output_N, or one alternative of kind "whole".
-Each element is then within its bound, or is that of an alternative of kind "element" whose "of" names the set (null:
-output_N). An element alternative counts only where it is not equal to its set. Elements of alternatives may be off by
-the largest finite element of the bound; where that has infinities, one within a tenth of the type's largest by
-anything. The same with another bound in place of bound_N is a less precise answer.
-Only output_N within bound_N agrees; all else that is accepted differs. What is not accepted is wrong, but
-"inconsistent" if each element is that of output_N or of an alternative marked "inconsistent when mixed": then NaN
-comes out or not, depending on where it is.
+Each element must be within its bound of the set, or be that of an alternative of kind "element" whose "of" names the
+set (null: output_N). An element alternative counts only where it differs from its set. Elements of alternatives may be
+off by the largest finite element of the bound. If the bound has infinities, an element of an alternative whose
+magnitude is above 0.9 times the type's largest value may be anything. The same with another bound in place of bound_N
+is a less precise answer.
+Only output_N within bound_N agrees; every other accepted answer differs. An answer that is not accepted is wrong, or
+"inconsistent" if each element is that of output_N or of an alternative marked "inconsistent when mixed": NaN is kept
+or lost depending on its position.
 
-Without protobuf, .npy or JSON: TEST/test.flat has the arrays of a test and what of case.json running and judging need.
+Without protobuf, .npy or JSON: TEST/test.flat has the arrays of a test and the entries of case.json that running and
+judging need.
 All numbers are little-endian:
 
-    char  magic[8] "FLAT0001";  int64 records;  and as many records, one after the other:
+    char  magic[8] "FLAT0001";  int64 records;  then the records without gaps:
     char  name[96]              UTF-8, filled with zero bytes
     int64 type, rank, dims[8]   TensorProto.DataType: 1 float32, 2 uint8, 3 int8, 7 int64, 8 text, 10 float16,
                                 11 float64, 16 bfloat16; sizes, 0 beyond the rank; of text: rank 1, the number of bytes
@@ -84,7 +89,7 @@ hash over all other files. Nothing here needs gpuconv. The licence is in the fil
 
 @dataclass(frozen=True)
 class Written:
-    """What :func:`write` wrote: the number of tests, the sum of the files' sizes, and the hash over them."""
+    """The result of :func:`write`: the number of tests, the size of all files in bytes, and the hash over them."""
 
     tests: int
     size: int
@@ -110,13 +115,13 @@ def write(
     Parameters
     ----------
     folder : Path
-        Made if it is not there.
+        Created if it does not exist.
     seed, count
         Of the sweep, see :func:`gpuconv.judge.sweep.problems`.
     show : callable
-        Told the name of each test.
+        Called with the name of each test.
     wanted : callable, optional
-        Tells of a problem whether the suite has it; by default it has all.
+        Returns whether a problem is written; by default all are.
     """
     digest, size, names = hashlib.sha256(), 0, []
     for problem in problems(seed, count):
@@ -148,7 +153,7 @@ def _store(folder: Path, contents: Mapping[str, bytes], digest: Any) -> int:
 
 
 def store(folder: Path, contents: Mapping[str, bytes]) -> int:
-    """Write files by their paths in a folder, which is made if it is not there; return the sum of their sizes."""
+    """Write files by their paths in a folder, which is created if needed; return their total size in bytes."""
     for name, content in contents.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -225,13 +230,14 @@ def _facts(problem: Problem, right: Answer, others: Sequence[Alternative]) -> di
         "type": problem.dtype,
         "rank": len(problem.case.x_shape) - 2,
         "rule": ruling.name,
+        "rules": list(ruling.parts or (ruling.name,)),
         "sentence": ruling.sentence,
-        # The specification cannot say so where another reading of it gives something else.
+        # Where another reading of the specification gives another answer, the rule is not specified.
         "status": rulings.DISPUTED if room and ruling.status == rulings.SPECIFIED else ruling.status,
         "quotation": ruling.quotation,
         "discussions": list(ruling.discussions),
         "upstream": {name: list(links) for name, links in ruling.upstream.items()},
-        "valid": problem.case.name not in rulings.INVALID,
+        "valid": shapes.is_valid(problem),
         "onnx_shape": onnx_shape,
         "attributes": attributes,
         "inputs": _described("input", {NAMES[name]: array for name, array in fed_by_name(problem).items()}),

@@ -1,4 +1,4 @@
-"""Random problems that cover every pair of choices: attributes, ranks, types, opsets and values."""
+"""Combinations: random problems that cover all pairs of attributes, ranks, types, opsets and values (pairwise)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuconv.rules.cases import ALL, FLOATS, Case
 Choice = dict[str, Any]
 
 _POOL = 400  # random problems, from which each next one is chosen
-_MOST = 2_000  # elements of a result: sweeps are for rules, not for speed
+_MOST = 2_000  # elements of a result at most: sweeps test rules, not speed
 _TIMES = (1, 1, 2, 3)  # strides and dilations
 _SHARED: dict[str, tuple[Any, ...]] = {
     "rank": (1, 2, 3, 4),
@@ -68,14 +68,14 @@ CHOICES: dict[str, dict[str, tuple[Any, ...]]] = {
 
 
 def problems(seed: int, count: int | None = None) -> Iterator[Problem]:
-    """Yield problems of each operator in turn, each the one of several that shows the most new pairs of choices.
+    """Yield problems of each operator in turn; each is the one of a random pool that covers the most new pairs.
 
     Parameters
     ----------
     seed : int
         The same problems follow from the same seed on every platform.
     count : int, optional
-        How many of all operators; by default until every pair that random problems have is there.
+        Number of problems of all operators together; by default until no random problem covers a new pair.
     """
     each = None if count is None else -(-count // len(CHOICES))
     for op in CHOICES:
@@ -101,7 +101,7 @@ def _covering(op: str, random: Random, count: int | None) -> Iterator[Problem]:
 
 
 def _exists(problem: Problem) -> bool:
-    """Tell whether a problem has a result, and one of moderate size."""
+    """Return whether a problem has a result, and one of at most `_MOST` elements."""
     try:
         return answer(problem).outputs[0].size <= _MOST
     except ValueError:  # a size below 0
@@ -122,7 +122,7 @@ def _named(problem: Problem, number: int) -> Problem:
 
 
 def _drawn(op: str, random: Random) -> tuple[set[Any], Problem]:
-    """Draw a choice, made possible where it is not; return its pairs and a problem that has it."""
+    """Draw a choice, corrected where it is impossible; return its pairs and a problem that has it."""
     choice = {name: random.choice(values) for name, values in CHOICES[op].items()}
     if choice.get("auto_pad") not in (None, "NOTSET"):
         choice["pads"] = "none"
@@ -160,7 +160,7 @@ def _windowed(op: str, choice: Choice, random: Random) -> Case:
 
 
 def _unpooling(op: str, choice: Choice, random: Random) -> Case:
-    """What is unpooled comes from a MaxPool without empty windows, whose shape MaxUnpool's attributes give back."""
+    """Return a MaxUnpool case: x is that of a MaxPool without empty windows, whose shape the attributes restore."""
     rank = choice["rank"]
     kernel = [random.randint(1, 3 if rank < 4 else 2) for _ in range(rank)]
     strides, pads = _steps(choice["strides"], rank, random), _pads(choice["pads"], kernel, random)
@@ -177,7 +177,7 @@ def _unpooling(op: str, choice: Choice, random: Random) -> Case:
 
 
 def _unpooled(windows: int, kernel: int, stride: int, around: int) -> int:
-    """Return the size that so many windows come from, or the least above 0 that more of them do."""
+    """Return the input size of `windows` windows, or of the smallest larger number of them that makes it positive."""
     while (size := stride * (windows - 1) + kernel - around) < 1:
         windows += 1
     return size
@@ -209,7 +209,7 @@ def _size(kind: str, reach: int, rank: int, random: Random) -> int:
 def _sizes_of_transposed(
     choice: Choice, attributes: Choice, spatial: Sequence[int], reach: Sequence[int], random: Random
 ) -> Choice:
-    """Return output_padding and output_shape, where they are chosen."""
+    """Return output_padding and output_shape, if they are chosen."""
     rank = len(spatial)
     strides, dilations = (attributes[name] or [1] * rank for name in ("strides", "dilations"))
     made: Choice = {}

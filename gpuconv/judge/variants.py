@@ -1,4 +1,4 @@
-"""The mistakes that explain wrong answers: what another rule would make of a problem."""
+"""Mistakes that explain wrong answers: the outputs that another rule gives for the same problem."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Variant:
     sentence : str
         What it does, to follow "equals".
     answers : callable
-        Takes a problem, returns what the mistake gives, or None where it says nothing about the problem.
+        Takes a problem and returns its answer with the mistake, or None if the mistake does not apply.
     """
 
     name: str
@@ -47,7 +47,7 @@ def explanations(problem: Problem, right: Answer) -> Iterator[tuple[Alternative 
             yield variant, other
 
 
-# ---------------------------------------------------------------- attributes read in another way
+# ---------------------------------------------------------------- attributes read differently
 
 
 def _if_given(name: str, other: Callable[[Any], Any]) -> Callable[[Problem], Answer | None]:
@@ -78,7 +78,7 @@ def _in_pairs(pads: list[int]) -> list[int]:
 
 
 def _undilated_same(problem: Problem) -> Answer | None:
-    """SAME with the padding that the kernel needs without its dilation."""
+    """SAME with padding for the undilated kernel."""
     given, mode = attributes(problem), _plain(problem)
     if problem.case.op not in ("conv", *POOLS) or not mode.startswith("SAME") or "dilations" not in given:
         return None
@@ -97,7 +97,7 @@ def _exactly(*outputs: Array) -> Answer:
     return Answer(outputs, tuple(np.zeros(each.shape) for each in outputs))
 
 
-# ---------------------------------------------------------------- operands read in another way
+# ---------------------------------------------------------------- operands read differently
 
 
 def _turned(problem: Problem) -> Answer | None:
@@ -115,7 +115,7 @@ def _without_bias(problem: Problem) -> Answer | None:
 
 
 def _zero_padded(problem: Problem) -> Answer | None:
-    """MaxPool whose padding takes part as zeros."""
+    """MaxPool that pads with zeros."""
     arrays, given = operands(problem), attributes(problem)
     pads = given.get("pads")
     if problem.case.op != "max_pool" or problem.indices or not pads:
@@ -125,7 +125,7 @@ def _zero_padded(problem: Problem) -> Answer | None:
     return answer(problem, {"pads": None}, {"x": np.pad(arrays["x"], [(0, 0), (0, 0), *around])})
 
 
-# ---------------------------------------------------------------- maxima chosen in another way
+# ---------------------------------------------------------------- maxima chosen differently
 
 
 def _infinity_as_lowest(problem: Problem) -> Answer | None:

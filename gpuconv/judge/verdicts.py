@@ -1,4 +1,4 @@
-"""Whether what came out of a test is right."""
+"""Verdicts: compare the outputs of a target with those of a test, and with the alternatives that can be defended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HANGS = "hangs"
 ALL = (AGREES, DIFFERS, INCONSISTENT, WRONG, REFUSES, CRASHES, HANGS)
 FAILURES = (INCONSISTENT, WRONG, CRASHES, HANGS)
 FACTS = (
-    *("name", "operator", "opset", "type", "rank", "rule", "sentence", "status", "quotation", "discussions"),
+    *("name", "operator", "opset", "type", "rank", "rule", "rules", "sentence", "status", "quotation", "discussions"),
     *("upstream", "valid", "onnx_shape", "attributes", "inputs", "constants", "outputs", "bits", "alternatives"),
 )
 
@@ -46,21 +46,32 @@ class DamagedTest(Exception):
 
 @dataclass(frozen=True)
 class Verdict:
-    """One of ALL, and why: what differs, or the target's message."""
+    """A verdict on one test.
+
+    Attributes
+    ----------
+    kind : str
+        One of ALL.
+    reason : str
+        What differs, or the target's message.
+    element : tuple of int or None
+        The number of the output and the index of the element that `reason` cites, if it cites one.
+    """
 
     kind: str
     reason: str = ""
+    element: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Test:
-    """The folder of a test."""
+    """A test of a suite, read from its folder."""
 
     folder: Path
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What case.json says."""
+        """The content of case.json."""
         try:
             facts = json.loads((self.folder / "case.json").read_text())
         except (OSError, ValueError) as error:
@@ -88,7 +99,7 @@ class Test:
                     raise DamagedTest(f"{self.folder.name}: there is no {DATA}/{kind}_{number}.pb")
 
     def tensors(self, kind: str) -> list[Array]:
-        """Read input_N.pb, output_N.pb and so on, as many as there are."""
+        """Read all files `kind`_0.pb, `kind`_1.pb and so on."""
         found: list[Array] = []
         while (path := self.folder / DATA / f"{kind}_{len(found)}.pb").exists():
             try:
@@ -140,7 +151,8 @@ def judge(test: Test, got: Sequence[Array], precision: str | None = None, accumu
         return Verdict(DIFFERS, "equal values, other bits") if other_bits else Verdict(AGREES)
     answers = _answers(test, expected)
     claims = {precision, "accumulate" if accumulate == test.facts["type"] else None} - {None}
-    for limits, claimed, told in _scale(test, bounds, claims, expected, got):
+    scale = list(_scale(test, bounds, claims, expected, got))
+    for limits, claimed, told in scale:
         for whole in answers:
             sentences = whole.accepts(got, limits)
             if sentences is not None:
@@ -149,9 +161,34 @@ def judge(test: Test, got: Sequence[Array], precision: str | None = None, accumu
     wide = _widened(expected, got)
     if wide and any(whole.accepts(wide, bounds) is not None for whole in answers):
         return Verdict(DIFFERS, "float64 computed in float32")
-    if _misshapen(expected, got) is None and _mixes_nan(answers, got, bounds):
-        return Verdict(INCONSISTENT, f"NaN or not, depending on where it is: {reason}")
-    return Verdict(WRONG, reason)
+    if _misshapen(expected, got):
+        return Verdict(WRONG, reason)
+    reason, element = _cited(answers, [limits for limits, _, _ in scale], got)
+    if _mixes_nan(answers, got, bounds):
+        return Verdict(INCONSISTENT, f"NaN or not, depending on where it is: {reason}", element)
+    return Verdict(WRONG, reason, element)
+
+
+def _cited(
+    answers: Sequence[_Answer], scale: Sequence[Sequence[Array]], got: Sequence[Array]
+) -> tuple[str, tuple[int, ...]]:
+    """Describe the first element that no answer explains within any bound; return its output and index, too.
+
+    Where each element is explained by some answer, but no answer explains all, it is the first one that the right
+    answer does not explain.
+    """
+    right, bounds = answers[0], scale[0]
+    unexplained = strictest = right.unexplained(got, bounds)
+    for answer in answers:
+        for limits in scale if not _misshapen(answer.outputs, got) else ():
+            left = answer.unexplained(got, limits)
+            unexplained = [a & b for a, b in zip(unexplained, left, strict=True)]
+    shown = unexplained if any(each.any() for each in unexplained) else strictest
+    number = next(n for n, each in enumerate(shown) if each.any())
+    each = right.outputs[number], bounds[number], got[number]
+    at = tuple(int(i) for i in np.argwhere(shown[number])[0])
+    count = int(unexplained[number].sum())
+    return _described(number, *each, _wrong(*each, False), at, unexplained=count), (number, *at)
 
 
 def _widened(expected: Sequence[Array], got: Sequence[Array]) -> list[Array]:
@@ -178,12 +215,22 @@ class _Answer:
     nan: bool
     elements: Sequence[tuple[str, Sequence[Array]]]
 
+    def unexplained(self, got: Sequence[Array], bounds: Sequence[Array]) -> list[Array]:
+        """Return masks of the elements that are neither the answer's nor those of one of its element alternatives."""
+        wrong = self._off(got, bounds)
+        for _, outputs in self.elements:
+            wrong = [w & ~self._equals(n, outputs[n], bounds[n], got[n]) for n, w in enumerate(wrong)]
+        return wrong
+
+    def _off(self, got: Sequence[Array], bounds: Sequence[Array]) -> list[Array]:
+        limits = [_limits(*pair) for pair in zip(self.outputs, bounds, strict=True)] if self.name else bounds
+        return [_wrong(*each, False) for each in zip(self.outputs, limits, got, strict=True)]
+
     def accepts(self, got: Sequence[Array], bounds: Sequence[Array]) -> list[str] | None:
         """Return the sentences of what explains the elements of all outputs, or None where something does not."""
         if _misshapen(self.outputs, got):
             return None
-        limits = [_limits(*pair) for pair in zip(self.outputs, bounds, strict=True)] if self.name else bounds
-        wrong = [_wrong(*each, False) for each in zip(self.outputs, limits, got, strict=True)]
+        wrong = self._off(got, bounds)
         sentences = [self.sentence] if self.name else []
         explained = [
             (sentence, [self._equals(n, outputs[n], bounds[n], got[n]) for n in range(len(got))])
@@ -198,7 +245,7 @@ class _Answer:
         return sentences
 
     def _equals(self, number: int, other: Array, bound: Array, theirs: Array) -> Array:
-        """Tell which elements are those of an element alternative, where it is not the answer itself."""
+        """Return a mask of the elements that equal an element alternative, where that differs from the answer."""
         ours = self.outputs[number]
         elsewhere = _wrong(ours, np.zeros(ours.shape), other, False)
         return np.asarray(elsewhere & ~_wrong(other, _limits(other, bound), theirs, False))
@@ -227,7 +274,7 @@ def _answers(test: Test, expected: Sequence[Array]) -> list[_Answer]:
 def _scale(
     test: Test, bounds: Sequence[Array], claims: set[str | None], expected: Sequence[Array], got: Sequence[Array]
 ) -> Iterator[tuple[Sequence[Array], str, str]]:
-    """Yield bounds from the strictest on: with what is claimed, and what is to be said otherwise."""
+    """Yield bounds, the strictest first, with the sentence of what is claimed, and the one to print if it is not."""
     yield bounds, "", ""
     for name, (claim, sentence) in _LOOSER.items():
         if looser := test.tensors(f"{name}_bound"):
@@ -249,7 +296,7 @@ def _factor(expected: Sequence[Array], bounds: Sequence[Array], got: Sequence[Ar
 
 
 def _mixes_nan(answers: Sequence[_Answer], got: Sequence[Array], bounds: Sequence[Array]) -> bool:
-    """Tell whether each element is that of the right answer or of one that takes NaN in another way."""
+    """Return whether each element is that of the right answer or of an alternative about NaN."""
     wrong: list[Array] | None = None
     for answer in answers:
         if (answer.nan or not answer.name) and not _misshapen(answer.outputs, got):
@@ -262,7 +309,7 @@ def _mixes_nan(answers: Sequence[_Answer], got: Sequence[Array], bounds: Sequenc
 
 
 def _misshapen(expected: Sequence[Array], got: Sequence[Array]) -> str | None:
-    """Say how the number, the shapes or the types of outputs are not those expected."""
+    """Describe how the number, shapes or types of outputs differ from those expected; None if they do not."""
     if len(got) != len(expected):
         return f"{len(got)} outputs, expected {len(expected)}"
     for number, (ours, theirs) in enumerate(zip(expected, got, strict=True)):
@@ -281,7 +328,7 @@ def _narrowed(ours: Array, theirs: Array) -> Array:
 
 
 def matches(expected: Sequence[Array], bounds: Sequence[Array], got: Sequence[Array]) -> bool:
-    """Tell whether outputs are other expected ones, each element within the largest of the bounds.
+    """Return whether outputs are those of an alternative, each element within the largest finite bound.
 
     Where sums may overflow in some order, elements within a tenth of the type's largest value may be anything.
     """
@@ -300,14 +347,15 @@ def _limits(expected: Array, bound: Array) -> Array:
 def difference(
     expected: Sequence[Array], bounds: Sequence[Array], got: Sequence[Array], bits: bool, with_bound: bool = False
 ) -> str | None:
-    """Describe the first output that is not as expected, and how far its first wrong element may be off if asked."""
+    """Describe the first wrong element, or a wrong shape, with its bound if asked; None if there is none."""
     misshapen = _misshapen(expected, got)
     if misshapen:
         return misshapen
     for number, (ours, bound, theirs) in enumerate(zip(expected, bounds, got, strict=True)):
         wrong = _wrong(ours, bound, theirs, bits)
         if wrong.any():
-            return _described(number, ours, bound, theirs, wrong, with_bound)
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            return _described(number, ours, bound, theirs, wrong, at, with_bound)
     return None
 
 
@@ -322,11 +370,21 @@ def _wrong(ours: Array, bound: Array, theirs: Array, bits: bool) -> Array:
         return np.asarray(~((a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= bound) | np.isinf(bound)))
 
 
-def _described(number: int, ours: Array, bound: Array, theirs: Array, wrong: Array, with_bound: bool) -> str:
-    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+def _described(
+    number: int,
+    ours: Array,
+    bound: Array,
+    theirs: Array,
+    wrong: Array,
+    at: tuple[int, ...],
+    with_bound: bool = False,
+    unexplained: int = 0,
+) -> str:
+    """Describe one element of an output, and count the wrong ones, with those that no alternative explains."""
     text = f"output {number}{list(at)} is {theirs[at].item()!r}, expected {ours[at].item()!r}"
     text += f" within {float(bound[at]):.3g}" if with_bound else ""
     with np.errstate(all="ignore"):
         ratio = (np.abs(ours.astype(np.float64) - theirs.astype(np.float64)) / bound)[wrong].max()
     text += f" ({int(wrong.sum())} of {wrong.size} elements differ"
+    text += f", {unexplained} of them from every alternative, too" if 0 < unexplained < wrong.sum() else ""
     return f"{text}, by up to {ratio:.3g} times the bound)" if np.isfinite(ratio) else f"{text})"

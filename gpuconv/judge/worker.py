@@ -1,4 +1,4 @@
-"""The process in which a target runs: it may die or hang, and the judge then starts another one.
+"""The worker process in which a target runs. If it dies or hangs, the judge starts another one.
 
 ``python -m gpuconv.judge.worker TARGET`` reads one line of JSON per test from standard input: an identifier, the test's
 folder and a folder for outputs. It writes lines of JSON to standard output: first {"version": name} or {"missing": why,

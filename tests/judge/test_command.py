@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
 import zipfile
 from collections.abc import Callable, Sequence
+from io import StringIO
 from pathlib import Path
 from threading import Barrier, Thread
 from types import SimpleNamespace
@@ -22,6 +25,7 @@ from tests.judge.samples import copied_suite, sample
 pytestmark = pytest.mark.slow
 
 Run = Callable[..., str]
+SECONDS = terminal._SECONDS_BETWEEN_SIGNS_OF_LIFE
 NOTHING: dict[str, list[str]] = {name: [] for name in ("operator", "opset", "type", "rank", "rule")}
 
 
@@ -124,6 +128,19 @@ def test_the_written_suite_is_kept(
     assert judge_suites._is_whole(kept)
     assert [*(tmp_path / "cache" / "suites").iterdir()] == [kept]
     assert judge_suites._key(0, None) != judge_suites._key(1, None) != judge_suites._key(0, 5)
+
+
+@pytest.mark.parametrize("name", ["suite.py", "standalone/judge.c", "standalone/judge.py", "standalone/max_pool.c"])
+def test_a_changed_source_makes_another_suite(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Path(suite.__file__).parents[1]
+    for folder in ("judge", "rules"):
+        shutil.copytree(source / folder, tmp_path / folder)
+    monkeypatch.setattr(judge_suites.gpuconv, "__file__", str(tmp_path / "__init__.py"))
+    before = judge_suites._key(0, None)
+    assert before == judge_suites._key(0, None)
+    path = tmp_path / "judge" / name
+    path.write_bytes(path.read_bytes() + b"\n")
+    assert judge_suites._key(0, None) != before
 
 
 def test_judges_that_write_the_same_suite_at_once(few: None, tmp_path: Path) -> None:
@@ -274,3 +291,39 @@ def test_a_silent_terminal_shows_that_time_goes_by(monkeypatch: pytest.MonkeyPat
         progress._stopped.wait(0.2)
     assert sum("importing torch (0 s)" in text for text in texts) >= 2
     assert not progress._clock.is_alive()
+
+
+def test_a_pipe_gets_a_line_at_least_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is being done, with the time if that has not changed; no control characters."""
+    stream = StringIO()
+    monkeypatch.setattr(terminal.sys, "stderr", stream)
+    assert SECONDS * 1.5 < 2  # looked at twice in this time
+    monkeypatch.setattr(terminal, "_SECONDS_BETWEEN_SIGNS_OF_LIFE", 0.01)
+    with terminal.Progress(lines=True) as progress:
+        progress.show("importing torch")
+        progress._stopped.wait(0.2)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) >= 3
+    assert {*lines} <= {"gpuconv: importing torch", "gpuconv: importing torch (0 s)"}
+    assert stream.getvalue().endswith("\n")
+    with terminal.Progress() as silent:  # other commands
+        silent.show("importing torch")
+        silent._stopped.wait(0.1)
+    assert stream.getvalue().splitlines() == lines
+
+
+def test_the_judge_writes_such_lines(
+    few: None, kinds: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal, "_SECONDS_BETWEEN_SIGNS_OF_LIFE", 0.01)
+    judged = runner.run
+
+    def slow(*words: Any) -> Any:
+        time.sleep(0.2)
+        return judged(*words)
+
+    monkeypatch.setattr(runner, "run", slow)
+    assert main(["judge", "gpuconv", "--filter", "conv_2d"]) == 0
+    err = capsys.readouterr().err
+    assert "gpuconv: 0/2" in err
+    assert "\r" not in err

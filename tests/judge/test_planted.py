@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 import pytest
 
-from gpuconv.judge import cases, definition, problems, readings, suite, verdicts
+from gpuconv.judge import cases, definition, problems, readings, runner, suite, verdicts
+from gpuconv.judge.findings import report
 from gpuconv.judge.problems import Problem, answer, attributes, operands
 from gpuconv.judge.verdicts import FAILURES
 
@@ -29,6 +30,7 @@ class Stored(verdicts.Test):
         found = {name.rpartition("/")[2]: content for name, content in suite.files(one).items()}
         arrays = {name[:-3]: content for name, content in found.items() if name.endswith(".pb")}
         object.__setattr__(self, "arrays", arrays)
+        object.__setattr__(self, "size", sum(map(len, arrays.values())))
         self.__dict__["facts"] = json.loads(found["case.json"])
 
     def tensors(self, kind: str) -> list[Array]:
@@ -155,6 +157,18 @@ def saturated(one: Problem) -> Outputs:
     return (np.clip(y, np.finfo(y.dtype).min, np.finfo(y.dtype).max),)
 
 
+def without_bias(one: Problem) -> Outputs:
+    arrays = operands(one)
+    return outputs(one, arrays={"b": np.zeros_like(arrays["b"])}) if "b" in arrays else outputs(one)
+
+
+def pads_below_kernel(one: Problem) -> Outputs:
+    """Pads of the kernel's size or more taken as one less than it."""
+    kernel = attributes(one)["kernel_shape"] if one.case.w_shape is None else one.case.w_shape[2:]
+    pads = readings.per_axis(one, "pads", 0)
+    return outputs(one, {"pads": [min(p, k - 1) for p, k in zip(pads, [*kernel, *kernel], strict=True)]})
+
+
 def lost_nan(one: Problem) -> Outputs:
     (y,) = outputs(one)
     return (np.where(np.isnan(y), np.float32(0), y),)
@@ -221,6 +235,30 @@ PLANTED = (
             "Conv layout and groups",
             "many terms",
             "all ranks",
+            "nothing times padding",
+        },
+    ),
+    Planted(
+        "bias ignored",
+        "conv",
+        without_bias,
+        {
+            "bias",
+            "Conv layout and groups",
+            "sizes",
+            "kernel_shape",
+            "kernel_shape missing",
+            "pads as large as the kernel",
+            "many terms",
+            "all ranks",
+            "SAME sizes",
+            "SAME, which end",
+            "SAME, dilated",
+            "auto_pad beside pads",
+            "auto_pad as text",
+            "empty inputs",
+            "16-bit sums in float32",
+            "NaN and infinity in a window",
             "nothing times padding",
         },
     ),
@@ -365,6 +403,13 @@ PLANTED = (
 def findings(planted: Planted) -> dict[str, set[str]]:
     """Return the verdicts of failures by the rule's name."""
     found: dict[str, set[str]] = {}
+    for outcome, _ in failures(planted):
+        found.setdefault(outcome.test.facts["rule"], set()).add(outcome.verdict.kind)
+    return found
+
+
+def failures(planted: Planted) -> list[tuple[runner.Outcome, Problem]]:
+    found = []
     for one, test in asked(planted.op):
         try:
             got = planted.run(one)
@@ -372,7 +417,7 @@ def findings(planted: Planted) -> dict[str, set[str]]:
             continue
         verdict = verdicts.judge(test, got)
         if verdict.kind in FAILURES:
-            found.setdefault(test.facts["rule"], set()).add(verdict.kind)
+            found.append((runner.Outcome(test, verdict, got), one))
     return found
 
 
@@ -381,6 +426,24 @@ def test_findings_are_the_rules_that_are_broken(planted: Planted) -> None:
     found = findings(planted)
     assert found.keys() == planted.broken
     assert set().union(*found.values()) == {planted.kind}
+
+
+def test_one_fault_breaks_each_rule_once_and_is_one_finding_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report lists all rules that are broken, each once; a fault that has a name is one finding by that name."""
+    monkeypatch.setattr(report, "_weight", lambda test: (test.facts["type"] != "float32", test.size))
+    named = 0
+    for planted in PLANTED:
+        failed = failures(planted)
+        made = report.findings([outcome for outcome, _ in failed], {one.name: one for _, one in failed})
+        others = [name for each in made for name in each.also]
+        rules = [each.outcome.test.facts["rule"] for each in made] + [each.rpartition(" (")[0] for each in others]
+        assert sorted(rules) == sorted(planted.broken), planted.name
+        counts = sum(each.count for each in made) + sum(int(each.rpartition(" (")[2][:-1]) for each in others)
+        assert counts == len(failed)
+        if any(each.explanation for each in made):
+            named += 1
+            assert len(made) == 1, planted.name
+    assert named > 10
 
 
 @pytest.mark.parametrize("op", list(problems.KINDS))

@@ -137,8 +137,8 @@ def test_wrong_answers_are_explained(tmp_path: Path) -> None:
     test = written(one, tmp_path)
     other = suite.answer(one, {"auto_pad": "SAME_UPPER"})
     assert verdicts.judge(test, other.outputs).kind == verdicts.WRONG
-    assert report.explained(one, test, other.outputs) == "SAME_UPPER and SAME_LOWER exchanged"
-    assert report.explained(one, test, [other.outputs[0] + 1]) == ""
+    assert report.explanations_of(one, test, other.outputs)[0] == "SAME_UPPER and SAME_LOWER exchanged"
+    assert report.explanations_of(one, test, [other.outputs[0] + 1]) == []
 
 
 def test_rules_that_fail_by_one_explanation_are_one_finding(tmp_path: Path) -> None:
@@ -155,6 +155,20 @@ def test_rules_that_fail_by_one_explanation_are_one_finding(tmp_path: Path) -> N
     found = report.findings(outcomes, {one.name: one for one in problems})
     assert [each.explanation for each in found] == ["indices within each plane"]
     assert found[0].also == ("MaxPool of NaN (1)",)
+
+
+def test_combinations_are_listed_under_a_rule_that_takes_part(tmp_path: Path) -> None:
+    """case.json names these rules in a list; its sentences are not read."""
+    outcomes = []
+    for name in ("max_pool/1d/ties", "max_pool/1d/plain", "max_pool/1d/dilation"):
+        test = written(problem(name, indices="ties" in name), tmp_path)
+        outcomes.append(runner.Outcome(test, verdicts.Verdict(verdicts.WRONG, "planted")))
+    about = {"rule": "combination: strides and pads", "sentence": "These: MaxPool ties; sizes."}
+    for outcome, rules in zip(outcomes[1:], (["sizes", "MaxPool ties"], ["sizes", "MaxPool padding"]), strict=True):
+        outcome.test.facts.update(about, rules=rules)
+    found = report.findings(outcomes[:2], {})
+    assert [each.also for each in found] == [("combination: strides and pads (1)",)]
+    assert [each.also for each in report.findings([outcomes[0], outcomes[2]], {})] == [(), ()]
 
 
 def test_a_command_is_called_with_two_folders(tmp_path: Path) -> None:

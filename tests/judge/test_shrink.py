@@ -198,6 +198,13 @@ def test_the_line_of_arithmetic(one: Problem, got: Any, line: str) -> None:
     assert found.removesuffix(".0") == line.removesuffix(".0")
 
 
+def test_the_line_of_arithmetic_is_of_the_element_that_the_verdict_cites() -> None:
+    one = made("max_pool", {"x": LINE}, kernel_shape=[3])
+    got = (np.float32([[[1, 0]]]),)  # the other element is off by more
+    found = arithmetic.line(one, answer(one).outputs, got, (0, 0, 0, 0))
+    assert found.startswith("Y[0, 0, 0]: the maximum of {1, 2, 3}, so 3")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("one", "shown"),

@@ -234,7 +234,38 @@ def test_refusing_an_invalid_model_agrees(tmp_path: Path) -> None:
     invalid = written(problem("conv_transpose/1d/output_shape with N and C"), tmp_path)
     assert verdicts.refused(invalid, "no").kind == AGREES
     assert verdicts.judge(invalid, invalid.tensors("output")).kind == AGREES
+    below = written(problem("conv_transpose/1d/output_shape smaller than the input"), tmp_path)
+    assert verdicts.refused(below, "no").kind == AGREES
+    (y,) = below.tensors("output")
+    assert verdicts.judge(below, (y + 1,)).kind == WRONG
     assert verdicts.refused(written(problem("conv/2d/a bias"), tmp_path), "no").kind == verdicts.REFUSES
+
+
+def test_the_reason_cites_what_no_alternative_explains(tmp_path: Path) -> None:
+    """NaN of padding that is multiplied is defensible; the number after it is not."""
+    test = written(problem("conv/1d/infinite weights on padding"), tmp_path)
+    (y,), (other,) = test.tensors("output"), test.tensors("alternative_zeros_multiplied")
+    mixed = other.copy()
+    first = tuple(np.argwhere(np.isnan(other) & ~np.isnan(y))[0])
+    at = tuple(np.argwhere(np.isfinite(y) | np.isinf(y))[-1])
+    assert first < at
+    mixed[at] = 77
+    verdict = verdicts.judge(test, [mixed])
+    assert (verdict.kind, verdict.element) == (WRONG, (0, *at))
+    assert verdict.reason.startswith(f"output 0{[int(i) for i in at]} is 77.0, expected ")
+    assert verdict.reason.endswith("1 of them from every alternative, too)")
+
+
+def test_a_mixture_of_whole_answers_is_cited_where_it_is_not_the_right_one(tmp_path: Path) -> None:
+    test = written(problem("conv_transpose/1d/output_shape above natural"), tmp_path)
+    (y,) = test.tensors("output")
+    name = next(name for name, about in test.facts["alternatives"].items() if about["kind"] == "whole")
+    (other,) = test.tensors(f"alternative_{name}")
+    differ = np.argwhere(y != other)
+    mixed = y.copy()
+    mixed[tuple(differ[-1])] = other[tuple(differ[-1])]
+    verdict = verdicts.judge(test, [mixed])
+    assert (verdict.kind, verdict.element) == (WRONG, (0, *differ[-1]))
 
 
 def test_where_a_sum_may_overflow_anything_is_right(tmp_path: Path) -> None:

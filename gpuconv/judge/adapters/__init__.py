@@ -1,7 +1,7 @@
-"""What can be judged: a file for each kind of target, imported only if it is asked for.
+"""Targets of the judge: a module for each kind, imported only when it is used.
 
-Each has ``version(option)``, which names what is judged, and ``run(model, inputs, option)``, which returns the outputs
-as NumPy arrays and raises what the target raises. `option` is what follows the colon in the target's name.
+Each has ``version(option)``, which names the implementation and its version, and ``run(model, inputs, option)``, which
+returns the outputs as NumPy arrays and propagates exceptions. `option` is the text after the colon of the target.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ TARGETS = {
     "torch": "PyTorch, direct calls; torch:cuda on a device",
     "tvm": "TVM's Relax frontend for ONNX; tvm:cuda for another target",
 }
-# Libraries that promise nothing about ONNX: what is not the same differs, but is not wrong.
+# Libraries that promise nothing about ONNX: other results differ, but are not wrong.
 FOR_COMPARISON = ("jax", "scipy", "torch")
 ALIASES = {"onnx.reference": "reference", "ort": "onnxruntime", "pytorch": "torch", "cv2": "opencv"}
 
-# What `pip install` takes, by the name of the module that is missing.
+# Arguments of `pip install`, by the name of the missing module.
 PACKAGES = {
     "cupy": "cupy-cuda13x",
     "cv2": "opencv-python-headless",

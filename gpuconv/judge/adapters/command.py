@@ -24,8 +24,8 @@ from onnx import numpy_helper
 from gpuconv.judge.adapters.node import Crashed, Inexpressible
 
 _KILLED, _SIGNALS = 128, 64  # and the signal's number, as shells report it
-_TAIL = 2**16  # bytes of what a program prints that are kept
-_LOOK = 0.02  # seconds between two looks at whether a silent program still lives
+_TAIL = 2**16  # bytes of a program's messages that are kept
+_LOOK = 0.02  # seconds between checks whether a silent program still runs
 
 
 def version(option: str) -> str:
@@ -67,7 +67,7 @@ def run_folder(test: Path, outputs: Path, option: str) -> list[Any]:
 
 
 class Program:
-    """A running program, of whose standard error only the tail is kept; optionally one that is asked line by line."""
+    """A running program: the end of its standard error is kept; with `answers` it is asked line by line."""
 
     def __init__(self, words: Sequence[str], answers: bool) -> None:
         way, pipe = (subprocess.PIPE if answers else subprocess.DEVNULL), subprocess.PIPE
@@ -83,7 +83,7 @@ class Program:
         self._answers = self.process.stdout.fileno() if self.process.stdout is not None else -1
 
     def wait(self) -> int:
-        """Return the exit code, once the program has ended; what it leaves in the background is not waited for."""
+        """Wait for the program, but not for its background processes; return the exit code."""
         while self._pipes and self.process.poll() is None:
             self._listen(_LOOK)
         code = self.process.wait()
@@ -94,7 +94,7 @@ class Program:
         return code
 
     def send(self, line: str) -> None:
-        """Write a line to the program's input, after forgetting what it has said unasked."""
+        """Write a line to the program's input, after discarding its earlier output."""
         assert self.process.stdin is not None
         for _ in range(64):
             if not self._listen(0.0):
@@ -128,7 +128,7 @@ class Program:
         return self.wait()
 
     def _listen(self, seconds: float) -> bool:
-        """Read what can be read within so many seconds; tell whether anything was."""
+        """Read available output, waiting up to `seconds`; return whether there was any."""
         ready, _, _ = select.select([*self._pipes], [], [], seconds)
         for pipe in ready:
             part = os.read(pipe, 65536)

@@ -1,1 +1,1 @@
-"""What a target gets wrong: each broken rule once, by a test that is made small, and a program that shows it."""
+"""Findings: each rule that a target breaks, with a minimised test and a program that reproduces it."""

@@ -1,4 +1,4 @@
-"""One line of arithmetic that says why a result is expected: the size of an axis, or the terms of one element."""
+"""One line of arithmetic that derives an expected result: the size of an axis, or the terms of one element."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from gpuconv.judge import definition
 from gpuconv.judge.definition import Array
 from gpuconv.judge.problems import Problem, attributes, operands
 
-_MOST = 8  # terms that are written out
+_MOST = 8  # terms that are printed
 
 
-def line(problem: Problem, expected: tuple[Array, ...], got: tuple[Array, ...]) -> str:
-    """Return the arithmetic of the first axis whose size is wrong, or of the first wrong element; may be empty.
+def line(
+    problem: Problem, expected: tuple[Array, ...], got: tuple[Array, ...], element: tuple[int, ...] | None = None
+) -> str:
+    """Return the arithmetic of the first axis whose size is wrong, or of one wrong element; may be empty.
 
     Parameters
     ----------
     problem : Problem
     expected, got : tuple of array
         The outputs: y, of MaxPool also its Indices.
+    element : tuple of int, optional
+        The number of the output and the index of the element that the verdict cites; by default, the element that is
+        off the most.
     """
     if not got or problem.case.op == "max_unpool":
         return ""
@@ -29,6 +34,8 @@ def line(problem: Problem, expected: tuple[Array, ...], got: tuple[Array, ...]) 
         if ours.shape != theirs.shape:
             wrong = [a for a, (n, m) in enumerate(zip(ours.shape[2:], theirs.shape[2:], strict=False)) if n != m]
             return _size(problem, wrong[0], ours.shape[wrong[0] + 2]) if wrong else ""
+        if element is not None:
+            continue
         with np.errstate(all="ignore"):
             a, b = ours.astype(np.float64), theirs.astype(np.float64)
             # Of several wrong elements the one that is off the most says more than one that is rounded otherwise.
@@ -36,7 +43,7 @@ def line(problem: Problem, expected: tuple[Array, ...], got: tuple[Array, ...]) 
         if off.any():
             at = tuple(int(i) for i in np.unravel_index(int(off.argmax()), off.shape))
             return _element(problem, number, at, ours[at])
-    return ""
+    return "" if element is None else _element(problem, element[0], element[1:], expected[element[0]][element[1:]])
 
 
 def _size(problem: Problem, axis: int, size: int) -> str:
@@ -67,7 +74,7 @@ def _size(problem: Problem, axis: int, size: int) -> str:
 
 
 def _element(problem: Problem, output: int, at: tuple[int, ...], value: Any) -> str:
-    """Return the terms of an element and what they come to."""
+    """Return the terms of an element and their result."""
     terms = list(_terms(problem, at))
     if len(terms) > _MOST:
         terms = [*terms[: _MOST - 1], f"… ({len(terms)} in all)"]
@@ -82,7 +89,7 @@ def _element(problem: Problem, output: int, at: tuple[int, ...], value: Any) -> 
 
 
 def _terms(problem: Problem, at: tuple[int, ...]) -> Iterator[str]:
-    """Yield the products that an element of Conv or ConvTranspose adds up, or the elements that its window holds."""
+    """Yield the products that an element of Conv or ConvTranspose sums, or the elements in a window of a pool."""
     arrays, given = operands(problem), attributes(problem)
     x, w, b, op = arrays["x"], arrays.get("w"), arrays.get("b"), problem.case.op
     group = int(given.get("group", 1))
@@ -102,7 +109,7 @@ def _terms(problem: Problem, at: tuple[int, ...]) -> Iterator[str]:
 
 
 def _met(problem: Problem, position: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield each tap that meets an input at an output's position, with the position of this input."""
+    """Yield the taps that are valid at an output's position, each with the position of its input."""
     given, spatial = attributes(problem), problem.case.x_shape[2:]
     rank, kernel = len(spatial), list(given["kernel_shape"])
     dilations, pads, strides = definition._defaults(rank, *(given.get(k) for k in ("dilations", "pads", "strides")))
@@ -124,7 +131,7 @@ def _met(problem: Problem, position: tuple[int, ...]) -> Iterator[tuple[tuple[in
 
 
 def _cut_off(problem: Problem) -> list[int]:
-    """Return how much of ConvTranspose's full result is cut off before each axis."""
+    """Return how many elements of ConvTranspose's full result are cropped before each axis."""
     given, spatial = attributes(problem), problem.case.x_shape[2:]
     rank = len(spatial)
     dilations, pads, strides = definition._defaults(rank, *(given.get(k) for k in ("dilations", "pads", "strides")))

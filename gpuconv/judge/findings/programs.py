@@ -1,4 +1,4 @@
-"""The program of a finding: at most thirty lines that anybody with the target can run, ready to stand in an issue."""
+"""The program of a finding: at most 30 lines that reproduce it with the target only, ready for an issue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuconv.judge.problems import KINDS, NAMES, Problem, attributes, fed_by_nam
 
 WIDTH = 116  # characters of a line
 
-# For each target what runs `model` on `feeds`, a dictionary of arrays by the names of the model's inputs.
+# Imports and code of each target that run `model` on `feeds`, a dictionary of arrays by the names of its inputs.
 RUN: dict[str, tuple[str, str]] = {
     "backend": ("import {option} as backend", "got = backend.prepare(model).run(list(feeds.values()))"),
     "gpuconv": ("from gpuconv.onnx import backend", "got = backend.prepare(model).run(list(feeds.values()))"),
@@ -60,9 +60,9 @@ def program(target: str, comments: Sequence[str], problem: Problem, expected: Se
     Parameters
     ----------
     target : str
-        As the command line has it; it must be one that :func:`writes` a program.
+        As on the command line; :func:`writes` must be true for it.
     comments : sequence of str
-        What stands at the top: the version, the rule, its quotation.
+        The comment at the top: the version, the rule, its quotation.
     problem : Problem
     expected : sequence of array
         The right outputs.
@@ -151,7 +151,7 @@ def _nested(array: Array, bits: bool) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Write whole floats as integers, which arrays with a type of their own allow."""
+    """Replace floats by equal integers, which are shorter; the array's type is given explicitly."""
     if isinstance(value, list):
         return [_plain(each) for each in value]
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e6 and str(value)[0] != "-":

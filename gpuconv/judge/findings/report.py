@@ -1,4 +1,4 @@
-"""What a run of the judge found: counts by rule, the findings, and for each a program that shows it without gpuconv."""
+"""The report of a run: counts by rule, the findings, and for each a program that reproduces it without gpuconv."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from gpuconv.judge.verdicts import AGREES, ALL, FAILURES, INCONSISTENT, REFUSES,
 
 _SHOWN = 400  # characters of a message in a report
 _REFUSAL, _REFUSALS = 120, 12  # characters of a refusal, and how many different ones are listed
-COMBINATIONS = "combinations"  # what they are counted under
-_SHRINKING = 240.0  # seconds for all findings of a target; then they stay as large as they are
-_SHAPE_OF = "the shape of "  # begins an explanation whose values are others
+COMBINATIONS = "combinations"  # the row of all combinations in counts
+_SHRINKING = 240.0  # seconds for minimising all findings of a target
+_SHAPE_OF = "the shape of "  # prefix of an explanation for the shape only
 _WHY = 60  # characters of a refusal in tables
 
 
@@ -44,13 +44,13 @@ class Finding:
     count : int
         How many tests of the rule have this verdict.
     explanation : str
-        Another rule that gives just these outputs, to follow "equals"; empty where none of those known does.
+        Another rule that gives exactly these outputs, to follow "equals"; empty if no known rule does.
     problem : Problem or None
-        What the program shows: the smallest test, or a smaller one that fails in the same way.
+        The problem that the program shows: the smallest test, or a smaller one that fails in the same way.
     program : str
-        Empty until :func:`with_programs` has made it, and for targets that have none.
+        Empty until :func:`with_programs` has written it, and for targets without programs.
     also : tuple of str
-        Other rules of the operator whose tests fail by the same explanation, each with the number of tests.
+        Other rules of the operator whose tests fail for the same reason, each with the number of tests.
     """
 
     outcome: Outcome
@@ -62,14 +62,14 @@ class Finding:
 
     @property
     def name(self) -> str:
-        """The finding's file, without its end."""
+        """The name of the finding's file, without suffix."""
         facts = self.outcome.test.facts
         words = re.sub(r"[^a-z0-9]+", "_", f"{facts['operator']} {facts['rule']}".lower())
         return f"{words}_{self.outcome.verdict.kind}"
 
 
 def by_rule(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], Counter[str]]:
-    """Count the verdicts of each rule, by its name and status, in the order in which they come."""
+    """Count the verdicts of each rule, by its name and status, in the order of the tests."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     for outcome in outcomes:
         key = (outcome.test.facts["rule"], outcome.test.facts["status"])
@@ -78,7 +78,7 @@ def by_rule(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], Counter[str]]:
 
 
 def refusals(outcomes: Sequence[Outcome]) -> dict[str, str]:
-    """Return the most frequent reason for which tests of a rule are refused, by the rule's name, in a few words."""
+    """Return the most frequent reason of refusals of each rule, shortened, by the rule's name."""
     reasons: dict[str, Counter[str]] = {}
     for outcome in outcomes:
         if outcome.verdict.kind == REFUSES:
@@ -87,7 +87,7 @@ def refusals(outcomes: Sequence[Outcome]) -> dict[str, str]:
 
 
 def short(reason: str) -> str:
-    """Shorten a message: without what stands in brackets, paths, quoted names, and words that every error has."""
+    """Shorten a message: remove text in brackets, paths, quoted names, and words that every error has."""
     text = re.sub(r"\[[^][]*\]|\S*/\S*|'[^']*'|\"[^\"]*\"", " ", reason)
     text = re.sub(r"(?i)\b(exception during \w+|non-zero status code returned)\b", " ", text)
     text = " ".join(re.sub(r"\s*:[\s\d:]*:", ":", text).split()).replace(" :", ":").replace("|", "/")
@@ -95,16 +95,16 @@ def short(reason: str) -> str:
 
 
 def findings(outcomes: Sequence[Outcome], problems: Mapping[str, Problem]) -> list[Finding]:
-    """Find what failed, one finding for each operator, rule and verdict.
+    """Group failures into findings, one for each operator, rule and verdict.
 
-    Rules of one operator that fail by the same explanation are one fault: they are listed under the first of them, a
-    specified one where there is one. So are combinations under a rule that takes part in them and is broken by itself.
+    Rules of one operator with the same explanation are one fault. They are listed under the first of them, a specified
+    one if there is one. A combination without explanation is listed under a broken rule that takes part in it.
 
     Parameters
     ----------
     outcomes : sequence of Outcome
     problems : mapping
-        The suite's problems by name, which wrong answers are explained by; may lack some.
+        The suite's problems by name, which explanations need; may lack some.
     """
     groups: dict[tuple[str, str, str], list[Outcome]] = {}
     for outcome in outcomes:
@@ -115,17 +115,30 @@ def findings(outcomes: Sequence[Outcome], problems: Mapping[str, Problem]) -> li
     for group in groups.values():
         least = min(group, key=lambda outcome: _weight(outcome.test))
         problem = problems.get(least.test.folder.name)
-        text = explained(problem, least.test, least.got) if least.got else ""
-        made.append(Finding(least, len(group), text, problem))
+        made.append(Finding(least, len(group), _explained_best(least, group, problems), problem))
     return _by_fault(made)
+
+
+def _explained_best(least: Outcome, group: Sequence[Outcome], problems: Mapping[str, Problem]) -> str:
+    """Of the explanations of the smallest test, return the one that explains the most tests of the group."""
+    names = _all_explanations(least, problems)
+    if len(names) < 2:
+        return "".join(names)
+    counts = Counter(name for outcome in group for name in {*_all_explanations(outcome, problems)})
+    return max(names, key=lambda name: counts[name])
+
+
+def _all_explanations(outcome: Outcome, problems: Mapping[str, Problem]) -> list[str]:
+    problem = problems.get(outcome.test.folder.name)
+    return explanations_of(problem, outcome.test, outcome.got) if problem is not None and outcome.got else []
 
 
 def _by_fault(found: Sequence[Finding]) -> list[Finding]:
     faults: dict[tuple[str, str, str], list[Finding]] = {}
     for number, finding in enumerate(found):
         facts = finding.outcome.test.facts
-        why = finding.explanation.removeprefix(_SHAPE_OF) or f"{number}"  # what nothing explains is a fault of its own
-        if finding.outcome.verdict.kind == INCONSISTENT:  # with NaN, which MaxPool alone can lose
+        why = finding.explanation.removeprefix(_SHAPE_OF) or f"{number}"  # without explanation a fault by itself
+        if finding.outcome.verdict.kind == INCONSISTENT:  # only MaxPool can lose NaN
             why = INCONSISTENT
         faults.setdefault((facts["operator"], finding.outcome.verdict.kind, why), []).append(finding)
     made = []
@@ -137,19 +150,18 @@ def _by_fault(found: Sequence[Finding]) -> list[Finding]:
 
 
 def _under_their_rules(found: Sequence[Finding]) -> list[Finding]:
-    """List a combination that nothing explains under the finding of a rule that takes part in it, if there is one."""
+    """List a combination without explanation under the finding of a rule that takes part in it, if there is one."""
     single = [each for each in found if not each.outcome.test.facts["rule"].startswith(COMBINATION)]
     under: dict[str, list[str]] = {}
     left = []
     for finding in found:
         facts, kind = finding.outcome.test.facts, finding.outcome.verdict.kind
-        sentence = facts["sentence"].removesuffix(".")
-        parts = set(sentence.partition(": ")[2].split("; ")) if facts["rule"].startswith(COMBINATION) else set()
         owner = next(
             (
                 each
                 for each in single
-                if each.outcome.test.facts["rule"] in parts
+                if facts["rule"].startswith(COMBINATION)
+                and each.outcome.test.facts["rule"] in facts["rules"]
                 and (each.outcome.test.facts["operator"], each.outcome.verdict.kind) == (facts["operator"], kind)
             ),
             None,
@@ -167,27 +179,21 @@ def _prominence(finding: Finding) -> tuple[bool, bool]:
 
 
 def _weight(test: Test) -> tuple[int, int]:
-    """Order tests by what a reader would like to see: float32 first, then few elements."""
+    """Return a sort key that prefers small tests in float32."""
     sizes = [
         len(content.read_bytes()) for content in (test.folder / "model.onnx", *(test.folder / suite.DATA).glob("[io]*"))
     ]
     return (test.facts["type"] != "float32", sum(sizes))
 
 
-def explained(problem: Problem | None, test: Test, got: Sequence[Array]) -> str:
-    """Name the other rule that gives just these outputs, or at least an output of this wrong shape; else nothing."""
-    if problem is None:
-        return ""
-    right = answer(problem)
-    for variant, other in explanations(problem, right):
-        if len(other.outputs) == len(got) and matches(other.outputs, test.tensors("bound"), got):
-            return variant.sentence
-    shape = got[0].shape
-    if right.outputs[0].shape != shape:
-        for variant, other in explanations(problem, right):
-            if other.outputs[0].shape == shape:
-                return f"{_SHAPE_OF}{variant.sentence}"
-    return ""
+def explanations_of(problem: Problem, test: Test, got: Sequence[Array]) -> list[str]:
+    """Name the other rules that give just these outputs; if there is none, those that give the wrong shape of y."""
+    right, bounds = answer(problem), test.tensors("bound")
+    others = [(variant.sentence, other.outputs) for variant, other in explanations(problem, right)]
+    exact = [name for name, outputs in others if len(outputs) == len(got) and matches(outputs, bounds, got)]
+    if exact or right.outputs[0].shape == got[0].shape:
+        return exact
+    return [f"{_SHAPE_OF}{name}" for name, outputs in others if outputs[0].shape == got[0].shape]
 
 
 # ---------------------------------------------------------------- JSON and Markdown
@@ -196,7 +202,7 @@ def explained(problem: Problem | None, test: Test, got: Sequence[Array]) -> str:
 def facts(
     target: str, version: str, about: Mapping[str, Any], outcomes: Sequence[Outcome], found: Sequence[Finding]
 ) -> dict[str, Any]:
-    """Return what a run found, as JSON has it; tests that agree and refusals are counted only."""
+    """Return the results of a run for JSON; tests that agree or are refused are only counted."""
     rules: dict[tuple[str, str], dict[str, Counter[str]]] = {}
     for outcome in outcomes:
         about_it = outcome.test.facts
@@ -238,7 +244,7 @@ def facts(
 
 
 def markdown(version: str, about: str, outcomes: Sequence[Outcome], found: Sequence[Finding]) -> str:
-    """Write the report: counts, then each finding as an issue would have it."""
+    """Return the report as Markdown: counts, then each finding in the form of an issue."""
     lines = [
         f"# {version}",
         "",
@@ -299,7 +305,7 @@ def quoted(quotation: Mapping[str, Any]) -> str:
 def with_programs(
     target: str, version: str, found: Sequence[Finding], limit: float, show: Callable[[str], None]
 ) -> list[Finding]:
-    """Shrink the test of each finding against the target, and write the program that shows it.
+    """Minimise the test of each finding against the target, and write the program that reproduces it.
 
     Parameters
     ----------
@@ -308,7 +314,7 @@ def with_programs(
     limit : float
         Seconds for a test.
     show : callable
-        Told what is being done.
+        Called with the current step, for a progress line.
     """
     if not programs.writes(target):
         return list(found)
@@ -334,7 +340,7 @@ def with_programs(
         ]
 
     def judged(asked: Sequence[Problem]) -> list[Outcome | None]:
-        """Judge problems that are not of the suite; None where there is no right answer."""
+        """Judge problems that are not in the suite; None where there is no right answer."""
         with tempfile.TemporaryDirectory() as temporary:
             tests = [_stored(Path(temporary), one, number) for number, one in enumerate(asked)]
             outcomes = iter(runner.run(target, [test for test in tests if test], limit, 1, lambda _: None))
@@ -342,8 +348,11 @@ def with_programs(
 
     small = shrink.smallest(problems, fails)
     names, last = list(small), iter(judged(list(small.values())) if small else ())
-    got = {name: outcome.got if outcome else () for name, outcome in zip(names, last, strict=True)}
-    return [_with_program(target, version, each, small.get(each.name, each.problem), got) for each in found]
+    outcomes = {name: outcome for name, outcome in zip(names, last, strict=True) if outcome is not None}
+    return [
+        _with_program(target, version, each, small.get(each.name, each.problem), outcomes.get(each.name))
+        for each in found
+    ]
 
 
 def _stored(folder: Path, problem: Problem, number: int) -> Test | None:
@@ -358,7 +367,7 @@ def _stored(folder: Path, problem: Problem, number: int) -> Test | None:
 
 
 def _with_program(
-    target: str, version: str, finding: Finding, problem: Problem | None, got: Mapping[str, tuple[Array, ...]]
+    target: str, version: str, finding: Finding, problem: Problem | None, outcome: Outcome | None
 ) -> Finding:
     if problem is None:
         return finding
@@ -366,7 +375,7 @@ def _with_program(
     expected = answer(problem).outputs
     comments = [f"{version}: {title(finding)}", facts["sentence"]]
     comments += [quoted(facts["quotation"])] if facts.get("quotation") else []
-    why = arithmetic.line(problem, expected, got.get(finding.name, ()))
+    why = arithmetic.line(problem, expected, outcome.got, outcome.verdict.element) if outcome else ""
     text = programs.program(target, comments, problem, expected, why)
     return replace(finding, problem=problem, program=text)
 

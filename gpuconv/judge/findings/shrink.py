@@ -1,8 +1,8 @@
-"""Make failing tests small: delta debugging of models with one operator, so that a finding can be checked by hand.
+"""Minimise failing tests by delta debugging of models with one operator, so that a finding can be checked by hand.
 
-From a test that a target fails, smaller ones follow: fewer images, channels, filters, taps and elements, a spatial axis
-less, an attribute less or at its default, small whole numbers as values, float32. The smallest that still fails in the
-same way takes its place, until none does. The expected result of each is computed anew by the definition.
+Candidates are derived from a failing test: fewer images, channels, filters, taps, elements, spatial axes and
+attributes, attributes at their defaults, small integers as values, float32. The smallest candidate that still fails in
+the same way replaces the test, until none does. Expected results are computed by the definition.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Key = TypeVar("Key", bound=Hashable)
 Arrays = dict[str, Array]
 Attributes = dict[str, Any]
 
-_ROUNDS = 60  # in each of which some smaller problems of every finding are tried
-_TRIED = 16  # at most, of each finding
+_ROUNDS = 60  # at most; each tries some smaller problems of every finding
+_TRIED = 16  # candidates of each finding in one round
 _PER_AXIS = {"kernel_shape": 1, "strides": 1, "dilations": 1, "output_padding": 0, "output_shape": 1}
-_ONLY_IF_FEW = 3  # images, channels and filters that are tried one by one
+_ONLY_IF_FEW = 3  # images, channels and filters that are each tried
 
 
 def smallest(
@@ -38,24 +38,24 @@ def smallest(
     problems : mapping
         Problems that fail, by any key.
     fails : callable
-        Takes pairs of a key and a smaller problem, returns whether each fails as that key's problem does. All findings
-        are asked about together, so that a target starts once in a round.
+        Takes pairs of a key and a smaller problem, returns whether each fails as that key's problem does. It is called
+        for all findings together, so that a target starts once per round.
     """
     found = dict(problems)
-    steps = {key: _steps(problem) for key, problem in found.items()}  # those not tried yet, the smallest first
+    steps = {key: _steps(problem) for key, problem in found.items()}  # not tried yet, the smallest first
     for _ in range(_ROUNDS):
         asked = [(key, one) for key, waiting in steps.items() for one in waiting[:_TRIED]]
         if not asked:
             break
         steps = {key: waiting[_TRIED:] for key, waiting in steps.items()}
         failing = [pair for pair, still in zip(asked, fails(asked), strict=True) if still]
-        for key, one in dict(reversed(failing)).items():  # of a key's the first, which is the smallest
+        for key, one in dict(reversed(failing)).items():  # the first of a key, which is the smallest
             found[key], steps[key] = one, _steps(one)
     return found
 
 
 def weight(problem: Problem) -> float:
-    """Return how much a reader has to read: elements, attributes and the size of their numbers, unusual values."""
+    """Return a cost of reading the problem: elements, unusual values, attributes and the size of their numbers."""
     arrays = operands(problem)
     elements = float(sum(array.size for array in arrays.values()))
     unusual = sum(int((~np.isin(array.astype(np.float64), range(10))).sum()) for array in arrays.values())
@@ -68,7 +68,7 @@ def weight(problem: Problem) -> float:
 
 def _steps(problem: Problem) -> list[Problem]:
     """Return smaller problems, the smallest first."""
-    if problem.case.op == "max_unpool":  # its operands come from a MaxPool of their own
+    if problem.case.op == "max_unpool":  # its operands are results of a MaxPool
         return []
     now = weight(problem)
     empty = _has_empty_windows(problem)
@@ -78,10 +78,10 @@ def _steps(problem: Problem) -> list[Problem]:
 
 
 def signature(expected: Sequence[Array], got: Sequence[Array]) -> tuple[Any, ...]:
-    """Return in what way outputs are wrong, which a smaller test must keep: else it would show another fault.
+    """Return the way in which outputs are wrong; a smaller test with another signature would show another fault.
 
-    That is the first wrong output, and its number of axes or whether its shape is wrong, or of the first wrong element
-    what kind of value was expected and came: NaN, infinite or finite.
+    It is the number of the first wrong output and either whether its number of axes is right, or the kinds (NaN,
+    infinite or finite) of the expected and the actual value of the first wrong element.
     """
     if len(expected) != len(got):
         return ("outputs",)
@@ -102,7 +102,7 @@ def _kind(value: float) -> str:
 
 
 def _has_empty_windows(problem: Problem) -> bool:
-    """Return whether some window of a pool has no tap inside of x; of no use where a rule is about something else."""
+    """Return whether some window of a pool has no tap inside x, which only helps rules about such windows."""
     if problem.case.op not in ("max_pool", "average_pool"):
         return False
     names = ("kernel_shape", "auto_pad", "ceil_mode", "dilations", "pads", "strides")
@@ -184,7 +184,7 @@ def _picked(
     inputs: slice = slice(None),
     filters: slice = slice(None),
 ) -> tuple[Arrays, Attributes]:
-    """Take some groups, and of each some of its input channels and filters."""
+    """Select some groups, and some input channels and filters of each."""
     x, w, group = arrays["x"], arrays["w"], int(given.get("group", 1))
     of_x = x.reshape(len(x), group, x.shape[1] // group, *x.shape[2:])[:, groups, inputs]
     # (groups, filters, inputs, …); of ConvTranspose (groups, inputs, filters, …)
@@ -263,7 +263,7 @@ def _fewer_attributes(arrays: Arrays, given: Attributes) -> Iterator[tuple[Array
 
 
 def _simpler_values(arrays: Arrays, given: Attributes) -> Iterator[tuple[Arrays, Attributes]]:
-    """Whole numbers from 1 on, ones, or what is not a small whole number replaced by zeros or by ones."""
+    """Yield operands of integers from 1 on, of ones, or with all but small integers replaced by one."""
     for name, array in arrays.items():
         if array.size == 0:
             continue

@@ -647,24 +647,53 @@ static void element(char *text, size_t room, const struct array *array, const do
     else snprintf(text, room, "%.9g", value);
 }
 
-/* Describe the first element that is not the main answer's. */
+/* Whether an element is that of an answer of the same shapes, or of one of its element alternatives. */
+static int fits_mixed(const struct test *test, const struct scale *scale, const struct answer *whole,
+                      const struct got *got, int n, int64_t i) {
+    if (fits(test, scale, whole, got, n, i)) return 1;
+    for (int k = 0; k < test->alternatives; k++)
+        if (fits_element(scale, &test->others[k], whole, got, n, i)) return 1;
+    return 0;
+}
+
+/* Whether any answer explains an element within any bound. */
+static int fits_any(const struct test *test, const struct got *got, int n, int64_t i) {
+    for (int k = -1; k < test->alternatives; k++) {
+        const struct answer *whole = k < 0 ? &test->main : &test->others[k];
+        if (!whole->whole || !comparable(test, whole, got)) continue;
+        for (int s = 0; s < test->scales; s++)
+            if (fits_mixed(test, &test->scale[s], whole, got, n, i)) return 1;
+    }
+    return 0;
+}
+
+/* Describe the first element that no answer explains within any bound. Where each is explained by some answer, but no
+   answer explains all, it is the first that the main one does not. */
 static void describe(const struct test *test, const struct got *got, char *reason, size_t room) {
+    int any = 0;
+    for (int n = 0; n < test->outputs; n++)
+        for (int64_t i = 0; i < test->main.outputs[n]->count && !any; i++) any = !fits_any(test, got, n, i);
     for (int n = 0; n < test->outputs; n++) {
         const struct array *ours = test->main.outputs[n];
-        int64_t first = -1, wrong = 0, index[MAX_RANK] = {0};
-        char at[200], expected[64], found[64];
+        int64_t first = -1, wrong = 0, unexplained = 0, index[MAX_RANK] = {0};
+        char at[200], expected[64], found[64], counts[160];
+        size_t used;
         for (int64_t i = 0; i < ours->count; i++) {
-            if (fits(test, test->scale, &test->main, got, n, i)) continue;
-            if (first < 0) first = i;
-            wrong++;
+            int here = any && !fits_any(test, got, n, i);
+            wrong += !fits(test, test->scale, &test->main, got, n, i);
+            unexplained += here;
+            if (first < 0 && (any ? here : !fits_mixed(test, test->scale, &test->main, got, n, i))) first = i;
         }
-        if (!wrong) continue;
+        if (first < 0) continue;
+        used = (size_t)snprintf(counts, sizeof counts, "%" PRId64 " of %" PRId64 " elements differ", wrong, ours->count);
+        if (unexplained && unexplained < wrong)
+            snprintf(counts + used, sizeof counts - used, ", %" PRId64 " of them from every alternative, too",
+                     unexplained);
         element(expected, sizeof expected, ours, NULL, first);
         element(found, sizeof found, &got->arrays[n], got->values[n], first);
         for (int axis = ours->rank; axis-- > 0; first /= ours->dims[axis]) index[axis] = first % ours->dims[axis];
         list(at, sizeof at, index, ours->rank);
-        snprintf(reason, room, "output %d%s is %s, expected %s (%" PRId64 " of %" PRId64 " elements differ)", n, at,
-                 found, expected, wrong, ours->count);
+        snprintf(reason, room, "output %d%s is %s, expected %s (%s)", n, at, found, expected, counts);
         return;
     }
 }

@@ -252,7 +252,7 @@ class Rounded(Tensor):
 
 
 def rounded(values: Array, significand: int, smallest: int, most: float) -> Array:
-    """Round float64 to a format of so many bits of significand."""
+    """Round float64 to nearest even in a format with `significand` bits."""
     with np.errstate(all="ignore"):
         _, exponent = np.frexp(values)
         step = np.ldexp(1.0, np.maximum(exponent - significand, smallest))
@@ -261,7 +261,7 @@ def rounded(values: Array, significand: int, smallest: int, most: float) -> Arra
 
 
 def close(ours: Tensor, limit: Any, theirs: Tensor) -> Array:
-    """Tell for each element whether it is equal (any NaN to any NaN), or within the limit."""
+    """Return for each element whether it is equal (any NaN to any NaN), or within the limit."""
     if ours.kind not in FORMATS:
         return ours.data == theirs.data
     with np.errstate(all="ignore"):
@@ -282,7 +282,7 @@ def mismatch(expected: list[Tensor], got: list[Tensor]) -> str:
 
 
 def fits(answer: Answer, got: list[Tensor], bounds: list[Array]) -> list[Array] | None:
-    """Tell for each element of each output whether it is the answer's; None where shapes or types are others."""
+    """Return for each element of each output whether it matches the answer; None where shapes or types differ."""
     if mismatch(answer.outputs, got):
         return None
     return [close(*each) for each in zip(answer.outputs, limits(answer, bounds), got, strict=True)]
@@ -294,7 +294,7 @@ def limits(answer: Answer, bounds: list[Array]) -> list[Array]:
 
 
 def everywhere(found: list[Array]) -> bool:
-    """Tell whether all elements of all outputs fit."""
+    """Return whether all elements of all outputs fit."""
     return all(each.all() for each in found)
 
 
@@ -366,7 +366,7 @@ def mixed(
 
 
 def inconsistent(test: Test, got: list[Tensor]) -> bool:
-    """Tell whether each element is that of the main answer or of an alternative about NaN, if there are such ones."""
+    """Return whether each element is that of the main answer or of an alternative about NaN, if there is one."""
     about = [other for other in test.others if other.whole and other.nan]
     if not about or mismatch(test.main.outputs, got):
         return False
@@ -391,12 +391,27 @@ def factor(test: Test, got: list[Tensor]) -> float:
 
 
 def described(test: Test, got: list[Tensor]) -> str:
-    """Describe the first element that is not the main answer's."""
-    for number, found in enumerate(fits(test.main, got, test.bounds) or []):
-        if not found.all():
-            at = np.argwhere(~found)[0].tolist()
+    """Describe the first element that no answer explains within any bound.
+
+    Where each is explained by some answer, but no answer explains all, it is the first that the main one does not.
+    """
+    right = fits(test.main, got, test.bounds) or []
+    strictest, _ = mixed(right, test.main, test.others, got, test.bounds)
+    found = strictest
+    for bounds, _, _ in test.scales(lambda _: set()):
+        for whole in [test.main, *(other for other in test.others if other.whole)]:
+            its = fits(whole, got, bounds)
+            if its is not None:
+                its, _ = mixed(its, whole, test.others, got, bounds)
+                found = [a | b for a, b in zip(found, its, strict=True)]
+    shown = strictest if everywhere(found) else found
+    for number, explained in enumerate(shown):
+        if not explained.all():
+            at = np.argwhere(~explained)[0].tolist()
             ours, theirs = (value(each, tuple(at)) for each in (test.main.outputs[number], got[number]))
-            counts = f"{int((~found).sum())} of {found.size} elements differ"
+            wrong, alone = int((~right[number]).sum()), int((~found[number]).sum())
+            counts = f"{wrong} of {explained.size} elements differ"
+            counts += f", {alone} of them from every alternative, too" if 0 < alone < wrong else ""
             return f"output {number}{at} is {theirs}, expected {ours} ({counts})"
     return ""
 
