@@ -1,5 +1,5 @@
-"""The command line: ``python -m benchmarks cpu | gpu | static | cliffs | planning | invariance | host | import |
-reference``."""
+"""The command line: ``python -m benchmarks cpu | gpu | static | cliffs | ablation | planning | invariance | host |
+import | reference``."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     cliffs.add_argument("--arch", help="architecture of the GPU (default sm_90a)")
     cliffs.add_argument("--write", action="store_true", help="with --cpu: also write results/cpu_cliffs.json")
     cliffs.add_argument("--picture", type=Path, metavar="FILE", help="draw which share stays within how many floors")
+    _add_ablation(commands)
     planning = commands.add_parser("planning", help="Python calls and milliseconds of a problem's first plan")
     planning.add_argument("--layers", default="", metavar="SUB", help="only layers whose name contains SUB")
     planning.add_argument("--arch", default="sm_90a", help="architecture of the GPU (default %(default)s)")
@@ -62,6 +63,22 @@ def _parser() -> argparse.ArgumentParser:
     for command in (cpu, static, cliffs, planning, host, start, reference):
         command.add_argument("--json", type=Path, metavar="FILE", help="write every number to FILE")
     return parser
+
+
+def _add_ablation(commands: Any) -> None:
+    ablation = commands.add_parser("ablation", help="modelled loss of removing each family, source and form of kernels")
+    ablation.add_argument("--arch", default="sm_90a", help="architecture of the GPU (default %(default)s)")
+    ablation.add_argument(
+        "--random", type=_count, default=1500, metavar="N", help="random problems (default %(default)s)"
+    )
+    ablation.add_argument("--seed", type=int, default=0, help="of the random problems (default %(default)s)")
+    ablation.add_argument(
+        "--without",
+        action="append",
+        metavar="PATTERN",
+        help='remove these together instead, such as "form conv_3d_64x64*"; may be repeated',
+    )
+    ablation.add_argument("--json", type=Path, metavar="FILE", help="write every number to FILE")
 
 
 def _add_gpu(commands: Any) -> None:
@@ -132,6 +149,10 @@ def main() -> int:
         return static.run(arguments)
     if arguments.command == "cliffs":
         return _cliffs(arguments)
+    if arguments.command == "ablation":
+        from benchmarks import ablation
+
+        return ablation.run(arguments)
     if arguments.command == "planning":
         from benchmarks import planning
 
