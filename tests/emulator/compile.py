@@ -17,7 +17,7 @@ KERNELS = Path(__file__).parent / "kernels"
 # Compiled for that architecture alone they are compiled once; the others take turns, and the table has all for all.
 # (One instruction is another for older architectures: tests/kernels/test_specimens.py.)
 _IS_READ = re.compile(
-    r"conv_(transpose_(interleaved_)?)?[a-z]+\d+_3d_\d+x\d+x\d+(_uniform)?"
+    r"conv_(transpose_)?[a-z]+\d+_3d_\d+x\d+x\d+(_uniform)?"
     r"|conv_float\d+_3d_(mma|tf32|3xtf32)_.+|conv_bfloat16_3d_mma_128x128x64_vector"
     r"|conv_transpose_float(16|64)_3d_mma_.+"
     r"|conv_(bands|few|grouped|matrix|pointwise|stem|tap_rows)_.+|conv_transpose_(depth_to_space|depthwise|matrix|phase_rows)_.+"

@@ -195,23 +195,6 @@ TRANSPOSED = (
     conv("conv_transpose_bfloat16_4d_64x64x16_wide", (2, 5, 7, 11), (5, 140, 3, 13), kinds=INFINITE_WEIGHTS,
          out="reversed", **_TRANSPOSE_2D),
 )  # fmt: skip
-# A stride along W of 3 and of 2, and a first phase along W without any tap.
-INTERLEAVED = (
-    conv("conv_transpose_interleaved_float32_3d_64x128x16_uniform", (2, 48, 9, 17), (48, 140, 3, 4), **_TRANSPOSE_2D),
-    conv("conv_transpose_interleaved_float32_3d_64x64x16_uniform", (2, 48, 9, 17), (48, 140, 3, 4), **_TRANSPOSE_2D),
-    conv("conv_transpose_interleaved_float32_3d_16x128x8_uniform", (2, 16, 9, 16), (16, 40, 4, 7), group=2,
-         kinds=INFINITE_WEIGHTS, layout="reversed", **_TRANSPOSE_2D),
-    conv("conv_transpose_interleaved_float16_3d_16x128x8", (2, 9, 8, 17), (9, 37, 5, 6), kinds=INFINITE_INPUTS,
-         layout="fortran", **_TRANSPOSE_SHARED),
-    conv("conv_transpose_interleaved_float16_3d_64x64x16", (1, 32, 7, 10), (32, 130, 5, 4), group=2, layout="strided",
-         kinds=INFINITE_WEIGHTS, **_TRANSPOSE_SHARED),
-    conv("conv_transpose_interleaved_float64_3d_64x64x16", (2, 13, 75), (13, 137, 6), bias=False, strides=[2],
-         pads=[2, 3], dilations=[3], kinds=INFINITE_WEIGHTS),
-    conv("conv_transpose_interleaved_float64_3d_16x128x16", (1, 7, 5, 9, 8), (7, 37, 3, 2, 3), strides=[3, 1, 2],
-         pads=[1, 0, 2, 0, 1, 1], dilations=[2, 3, 1], kinds=INFINITE_INPUTS, layout="reversed"),
-    conv("conv_transpose_interleaved_bfloat16_3d_64x64x16", (2, 48, 70), (48, 130, 7), strides=[2], pads=[2, 3],
-         dilations=[3], kinds=INFINITE_WEIGHTS),
-)  # fmt: skip
 DISJOINT = (
     conv("conv_transpose_depth_to_space_float32_3d_64x64x16", (2, 53, 11, 17), (53, 30, 2, 3), strides=[2, 3],
          pads=[1, 2, 0, 4], dilations=[1, 1], kinds=INFINITE_WEIGHTS, out="channels last"),
@@ -450,7 +433,7 @@ STEMS = (
          dilations=[2, 3], layout="strided", kinds=INFINITE_INPUTS),
 )  # fmt: skip
 
-GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
+GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *DISJOINT)
 CONVOLUTIONS: tuple[Forward, ...] = (
     *(*GEMMS, *BANDS, *GROUPED, *TENSOR, *MATRIX),
     *(*DISJOINT_TENSOR, *PHASE_ROWS, *TAP_ROWS, *DIRECT, *STEMS, *CHANNELS, *DEPTHWISE_TRANSPOSED),
