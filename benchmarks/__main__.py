@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     cliffs.add_argument(
         "--picture", type=Path, metavar="FILE", help="draw the cumulative distribution of time over the floor to FILE"
     )
+    _add_ablation(commands)
     planning = commands.add_parser("planning", help="Python calls and milliseconds of each layer's first plan")
     planning.add_argument("--layers", default="", metavar="SUB", help="plan only layers whose name contains SUB")
     planning.add_argument("--arch", default="sm_90a", help="GPU architecture to plan for (default %(default)s)")
@@ -70,6 +71,22 @@ def _parser() -> argparse.ArgumentParser:
     for command in (cpu, static, cliffs, planning, host, start, reference):
         command.add_argument("--json", type=Path, metavar="FILE", help="write every number to FILE as JSON")
     return parser
+
+
+def _add_ablation(commands: Any) -> None:
+    ablation = commands.add_parser("ablation", help="modelled loss of removing each family, source and form of kernels")
+    ablation.add_argument("--arch", default="sm_90a", help="architecture of the GPU (default %(default)s)")
+    ablation.add_argument(
+        "--random", type=_count, default=1500, metavar="N", help="random problems (default %(default)s)"
+    )
+    ablation.add_argument("--seed", type=int, default=0, help="of the random problems (default %(default)s)")
+    ablation.add_argument(
+        "--without",
+        action="append",
+        metavar="PATTERN",
+        help='remove these together instead, such as "form conv_3d_64x64*"; may be repeated',
+    )
+    ablation.add_argument("--json", type=Path, metavar="FILE", help="write every number to FILE")
 
 
 def _add_gpu(commands: Any) -> None:
@@ -147,6 +164,10 @@ def main() -> int:
         return static.run(arguments)
     if arguments.command == "cliffs":
         return _cliffs(arguments)
+    if arguments.command == "ablation":
+        from benchmarks import ablation
+
+        return ablation.run(arguments)
     if arguments.command == "planning":
         from benchmarks import planning
 

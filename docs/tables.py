@@ -24,7 +24,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from benchmarks import cliffs, cpu_cliffs, floors, invariance, judged, static, static_plan, static_summary
+from benchmarks import ablation, cliffs, cpu_cliffs, floors, invariance, judged, static, static_plan, static_summary
 from gpuconv.cuda.plan.limits import Representative, representative
 from gpuconv.judge import rulings
 from gpuconv.judge.cases import CASES
@@ -154,13 +154,14 @@ def imports() -> str:
 
 @cache
 def modelled() -> dict[str, Any]:
-    """Return all that the model says: rows of layers and of random problems, jumps, and prices of invariant bits."""
+    """Return all that the model says: of layers, of random problems, of changes, of invariant bits, of families."""
     device = representative(ARCHITECTURE)
     jobs: dict[str, Callable[[], Any]] = {
         "problems": partial(cliffs.problems, device, cliffs.COUNT, 0),  # the longest ones first
         "jumps": partial(cliffs.jumps, device),
         **{floors.label(*way): partial(priced, device, *way) for way in invariance.WAYS},
         "layers": partial(layer_rows, device),
+        "families": partial(family_rows, device),
     }
     with ProcessPoolExecutor(PROCESSES) as pool:
         running = {name: pool.submit(job) for name, job in jobs.items()}
@@ -170,6 +171,13 @@ def modelled() -> dict[str, Any]:
 def layer_rows(device: Representative) -> list[dict[str, Any]]:
     """Return what is planned for every layer in all its dtypes."""
     return [static_plan.planned(case, device) for case in static_plan.cases()]
+
+
+def family_rows(device: Representative) -> list[dict[str, Any]]:
+    """Return what removing each family of kernels would cost known layers, where they are LISTED."""
+    cases = [case for case in static_plan.cases() if static_plan.label(case) in LISTED]
+    found = ablation.Table(ablation.collected(cases, device))
+    return [found.removed(name, [f"family {name}"]) for name in found.names("family")]
 
 
 def priced(device: Representative, dtype: str, precision: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -247,6 +255,28 @@ def model_changes() -> str:
         for name, one in modelled()["jumps"].items()
     )
     return table(["change", "layers", "geometric mean", "above 2", "worst", "which"], rows)
+
+
+def model_ablation() -> str:
+    """What removing each family of kernels would cost known layers, the most valuable family first."""
+
+    def most(row: dict[str, Any]) -> str:
+        kind, mean = max(row["classes"].items(), key=lambda pair: pair[1], default=("", 1.0))
+        return f"{kind}, {100 * (mean - 1):.1f} %" if kind else ""
+
+    rows = (
+        [
+            row["remove"],
+            f"{100 * (row['all'] - 1):.2f} %",
+            most(row),
+            f"{row['worst']:.2f}, `{row['worst_case']}`" if row["worst_case"] else "",
+            row["needed"] or "",
+        ]
+        for row in sorted(modelled()["families"], key=lambda row: -row["all"])
+    )
+    head = ["without", "all", "class that loses most", "layer that loses most", "layers left without a kernel"]
+    about = f"Kernels for {ARCHITECTURE}; {len(LISTED)} dtypes: {' and '.join(LISTED)}."
+    return f"{about}\n\n{table(head, rows)}"
 
 
 def model_invariance() -> str:
@@ -389,6 +419,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "judged-types": judged_types,
     "imports": imports,
     "reference": reference,
+    "model-ablation": model_ablation,
     "model-classes": model_classes,
     "model-layers": model_layers,
     "model-random": model_random,

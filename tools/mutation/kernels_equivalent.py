@@ -46,10 +46,6 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "Outputs that need no repair are computed again, to the same values.": (
         "conv/epilogue.cuh: bool suspect = false;  [false -> true]",
-        "conv/gemm/interleaved.cu: bool suspect = false;  [false -> true]",
-        "conv/gemm/interleaved.cu: if (!__any_sync(~0u, suspect)) return;  [return; -> ;]",
-        "conv/gemm/interleaved.cu: if (!__any_sync(~0u, suspect)) return;  [!__any_sync(~0u, suspect) -> false && (!__any_sync(~0u, suspect))]",  # noqa: E501
-        "conv/gemm/interleaved.cu: bool suspect = false;  [false -> true] no. 2",
         "conv/gather.cuh: bool whole = true;  [true -> false]",
         "conv/gather.cuh: const Index last = origin[axis] + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [- -> +]",  # noqa: E501
         "conv/gather.cuh: const Index last = origin[axis] + (Index(taps.count[axis].divisor) - 1) * taps.advance[axis];  [1 -> 0]",  # noqa: E501
@@ -59,8 +55,6 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "Asking again, after the main loop, only spares registers during it.": (
         "conv/gemm/implicit_gemm.cuh: position(group, m_tile, n_tile);  [m_tile -> n_tile] no. 2",
-        "conv/gemm/interleaved.cu: phase_tile(p, block_number(), group, m_tile, n_tile);  [m_tile -> n_tile]",
-        "conv/gemm/interleaved.cu: phase_tile(p, block_number(), group, m_tile, n_tile);  [statement deleted]",
         "conv/gemm/implicit_gemm.cuh: position(group, m_tile, n_tile);  [statement deleted] no. 2",
         "conv/gemm/implicit_gemm.cuh: multiplier.stand(group, m_tile * Multiplier::kBlockM);  [statement deleted] no. 2",  # noqa: E501
     ),

@@ -169,9 +169,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "Elements of an output have memory of their own: no two of its axes have one step.": (
         "cuda/pool/unpool.py for_max_unpool: … g.y_shape[1] > 1 and all((abs(of_y[1]) < abs(step) for n, step in zip(g.y_shape[ …  ->  … g.y_shape[1] > 1 and all((abs(of_y[1]) <= abs(step) for n, step in zip(g.y_shape[ …",  # noqa: E501
     ),
-    "Even numbers do not divide the one odd number between.": (
-        "cuda/conv/gemm/interleaved.py spread: return (banks - 1) // (parts * vector) * vector + vector  ->  return (banks - 2) // (parts * vector) * vector + vector",  # noqa: E501
-    ),
+    "Even numbers do not divide the one odd number between.": (),
     "Convolutions of so many axes go another way: the same sums.": (
         "cpu/_workspace.py module: MOST_AXES = 64  ->  MOST_AXES = 63",
     ),

@@ -325,32 +325,32 @@ def test_the_structs_of_rows_of_pixels(precision: str, parts: int, monkeypatch: 
 
 
 def test_the_structs_of_patches_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By hand: x (2, 40, 9, 20), w (64, 40, 3, 2), y (2, 64, 5, 21): 1 x 2 tiles of 8 rows of 16 columns.
+    """By hand: x (2, 40, 20, 20), w (64, 40, 3, 2), y (2, 64, 18, 21): 2 x 2 tiles of 16 rows of 16 columns.
 
-    A tile reads 17 rows of 17 inputs; 24 inputs make a patch of whole swizzle patterns of eight pixels.
+    A tile meets 20 rows of 17 inputs; with 18 a patch is of whole patterns of eight pixels.
     """
-    attributes: dict[str, Any] = {"pads": [1, 1, 1, 1], "strides": [2, 1]}
-    one = problem("conv", (2, 40, 9, 20), (64, 40, 3, 2), "float32", precision="tf32", layout="NHWC", **attributes)
-    plan, struct, strips = pixels_of(one, "128x128_pixel_patches_direct", 16, monkeypatch)
+    attributes: dict[str, Any] = {"pads": [1, 1, 1, 1], "dilations": [2, 1]}
+    one = problem("conv", (2, 40, 20, 20), (64, 40, 3, 2), "float32", precision="tf32", layout="NHWC", **attributes)
+    plan, struct, strips = pixels_of(one, "64x256_pixel_patches_direct", 16, monkeypatch)
     assert strips == {
-        "extent": [1, 1, 2], "rows": 8, "columns": 16, "taps": [1, 1, 1], "inner_h": 3, "inner_w": 2, "pieces": 1,
-        "piece_bytes": 17 * 24 * 128, "piece_h": 0, "piece_w": 0, "run": 16, "column_h": 1, "column_w": 0,
-        "place_run": 2 * 24 * 128, "place_column": 128, "shift_h": 24 * 128, "shift_w": 128, "pitch": 0,
-        "stages": 2, "bytes": 17 * 24 * 128,
+        "extent": [1, 2, 2], "rows": 16, "columns": 16, "taps": [1, 1, 1], "inner_h": 3, "inner_w": 2, "pieces": 1,
+        "piece_bytes": 20 * 18 * 128, "piece_h": 0, "piece_w": 0, "run": 16, "column_h": 1, "column_w": 0,
+        "place_run": 18 * 128, "place_column": 128, "shift_h": 2 * 18 * 128, "shift_w": 128, "pitch": 0,
+        "stages": 2, "bytes": 20 * 18 * 128,
     }  # fmt: skip
-    assert (struct["problem"]["common"]["n_tiles"], struct["items"]) == (4, 4)
+    assert (struct["problem"]["common"]["n_tiles"], struct["items"]) == (8, 8)
     x_map = plan.launches[-1].maps[0]
-    assert (x_map.role, x_map.sizes, x_map.box) == ("x", (40, 20, 9, 1, 2), (32, 24, 17, 1, 1))
-    assert (x_map.strides, x_map.swizzle) == ((160, 3200, 28800, 28800), 128)
+    assert (x_map.role, x_map.sizes, x_map.box) == ("x", (40, 20, 20, 1, 2), (32, 18, 20, 1, 1))
+    assert (x_map.strides, x_map.swizzle) == ((160, 3200, 64000, 64000), 128)
     assert "x is fetched as it is: its channels are contiguous; 6 taps along H and W share patches" in plan.reasons
 
 
 def test_patches_have_no_more_pixels_than_taps_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight rows of 16 outputs read 10 rows of 24 inputs, which already are whole patterns of eight pixels."""
+    """16 rows of 16 outputs meet 18 rows of 24 inputs, which are whole patterns of eight pixels as they are."""
     more: dict[str, Any] = {"layout": "NHWC", "dilations": [1, 4]}
     one = problem("conv", (2, 40, 30, 40), (64, 40, 3, 3), "float32", precision="tf32", **more)
-    plan, _, strips = pixels_of(one, "128x128_pixel_patches_direct", 16, monkeypatch)
-    assert (plan.launches[-1].maps[0].box, strips["bytes"]) == ((32, 24, 10, 1, 1), 10 * 24 * 128)
+    plan, _, strips = pixels_of(one, "64x256_pixel_patches_direct", 16, monkeypatch)
+    assert (plan.launches[-1].maps[0].box, strips["bytes"]) == ((32, 24, 18, 1, 1), 18 * 24 * 128)
 
 
 def test_the_structs_of_one_row_of_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,7 +384,7 @@ def test_taps_share_strips_as_far_as_there_is_room(
     more: dict[str, Any] = {"layout": layout, "dilations": dilations, "pads": [0, 100, 0, 100]}
     one = problem("conv", (1, 64, 90, 304), (64, 64, 3, 3), "float32", precision="tf32", **more)
     found = [each for name, each in candidates(one).items() if name.endswith(form)]
-    assert len(found) == 2
+    assert len(found) == (1 if "patches" in form else 2)
     for candidate in found:
         strips = fields(candidate.make().launches[-1])["strips"]
         assert ((strips["inner_h"], strips["inner_w"]), strips["taps"]) == (inner, taps)
@@ -477,7 +477,7 @@ def test_tf32_is_rounded_first_by_the_copy_or_on_the_way() -> None:
     for precision, parts in (("tf32", 1), ("3xtf32", 2)):
         one = problem("conv", (2, 64, 6, 8), (64, 64, 1, 1), "float32", precision=precision, layout="NHWC")
         found = candidates(one)
-        sizes = {f"{tile.block_m}x{tile.block_n}" for tile in wgmma_tiles.PIXELS}
+        sizes = {f"{tile.block_m}x{tile.block_n}" for tile in wgmma_tiles.PIXELS if not tile.rows}
         assert {name.removesuffix("_split") for name in found} == {
             *(f"conv_float32_3d_tf32_wgmma_{tile.block_m}x{tile.block_n}" for tile in wgmma_tiles.TILES),
             *(f"conv_float32_3d_tf32_wgmma_{size}_pixel_patches_direct" for size in sizes),
