@@ -14,7 +14,7 @@ from gpuconv.rules import precision as precisions
 from gpuconv.rules.geometry import Ints
 from gpuconv.rules.indices import IndexWindows, refuse
 from gpuconv.rules.integers import flag
-from gpuconv.rules.invariance import CURRENT as ALONE
+from gpuconv.rules.invariance import CURRENT as INVARIANT
 from gpuconv.rules.operators import OPERATORS, settled
 from gpuconv.rules.precision import CURRENT
 
@@ -62,13 +62,13 @@ def run(
             _refuse_index(name, arrays["indices"], wrong, windows, layout)
         values = tuple(attributes[attribute] for attribute in operator.attributes)
         precise = CURRENT.get() if precision is None else precision
-        word = ALONE.get() if invariant is None else invariant
+        word = INVARIANT.get() if invariant is None else invariant
         return cuda.run(name, tuple(arrays.values()), (out,), values, layout, precise, invariant=word)[0]
     geometry = operator.geometry(*(array.shape for array in arrays.values()), layout=layout, **attributes)
     dtypes.check(name, **arrays)
     if precision is not None:
         precisions.check(name, precision)
-    alone = layout if invariance.asked(name, invariant) else None
+    invariant_layout = layout if invariance.asked(name, invariant) else None
     if check_indices:
         windows = geometry.index_windows
         wrong = cpu.first_impossible(layouts.view(layout, arrays["indices"]), windows)
@@ -78,7 +78,7 @@ def run(
     views = {
         role: layouts.view(operator.order(array, layout), arrays[array]) for array, role in operator.inputs.items()
     }
-    _compute(operator.kernel, views, layouts.view(order, result), geometry, alone, check_indices)
+    _compute(operator.kernel, views, layouts.view(order, result), geometry, invariant_layout, check_indices)
     return result
 
 
@@ -89,17 +89,17 @@ def _refuse_index(name: str, indices: Any, wrong: Ints | None, windows: IndexWin
 
 
 def _compute(
-    kernel: str, arrays: dict[str, Any], result: Any, geometry: Any, alone: str | None, is_checked: bool
+    kernel: str, arrays: dict[str, Any], result: Any, geometry: Any, invariant_layout: str | None, is_checked: bool
 ) -> None:
     """Run the NumPy backend's function ``kernel`` on arrays by role, in NCHW order; writes into ``result``."""
     if kernel in ("conv", "conv_transpose"):
-        getattr(cpu, kernel)(arrays["x"], arrays["w"], None, result, geometry, alone=alone)
+        getattr(cpu, kernel)(arrays["x"], arrays["w"], None, result, geometry, invariant_layout=invariant_layout)
     elif kernel == "bias_grad":
         cpu.bias_grad(arrays["x"], result)
     elif kernel == "weight_grad":
         cpu.weight_grad(arrays["x"], arrays["dy"], result, geometry)
     elif kernel == "average_pool":
-        cpu.average_pool(arrays["x"], result, geometry, alone=alone)
+        cpu.average_pool(arrays["x"], result, geometry, invariant_layout=invariant_layout)
     elif kernel == "average_pool_grad":
         cpu.average_pool_grad(arrays["dy"], result, geometry)
     elif kernel == "max_pool_grad":

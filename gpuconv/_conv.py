@@ -16,7 +16,7 @@ from gpuconv.rules import precision as precisions
 from gpuconv.rules.activation import Activation
 from gpuconv.rules.geometry import AutoPad, PerAxis
 from gpuconv.rules.integers import held
-from gpuconv.rules.invariance import CURRENT as ALONE
+from gpuconv.rules.invariance import CURRENT as INVARIANT
 from gpuconv.rules.invariance import Invariance
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.operators import OPERATORS
@@ -361,9 +361,9 @@ def _convolve(
         inputs = (x, w) if b is None else (x, w, b)
         if residual is not None:
             inputs = (*inputs, residual)
-        alone = ALONE.get() if invariant is None else invariant
+        word = INVARIANT.get() if invariant is None else invariant
         finished = does, residual is not None
-        return cuda.run(operator, inputs, (out,), attributes, layout, precise, packed, *finished, alone)[0]
+        return cuda.run(operator, inputs, (out,), attributes, layout, precise, packed, *finished, word)[0]
     return _on_cpu(operator, x, w, b, attributes, layout, precision, invariant, does, residual, out)
 
 
@@ -393,10 +393,12 @@ def _on_cpu(
     dtypes.check(operator, x=x, w=w, b=b, residual=residual)
     if precision is not None:
         precisions.check(operator, precision)
-    alone = layout if invariance.asked(operator, invariant) else None
+    invariant_layout = layout if invariance.asked(operator, invariant) else None
     shape = layouts.as_given(layout, geometry.y_shape)
     activations.check(operator, does, residual, shape, x.dtype.name)
     y = memory.result(operator, out, shape, x.dtype, x=x, w=w, b=b, residual=residual)
     finish = cpu.Finish(None if residual is None else layouts.view(layout, residual), does)
-    getattr(cpu, operator)(layouts.view(layout, x), w, b, layouts.view(layout, y), geometry, finish, alone=alone)
+    getattr(cpu, operator)(
+        layouts.view(layout, x), w, b, layouts.view(layout, y), geometry, finish, invariant_layout=invariant_layout
+    )
     return y

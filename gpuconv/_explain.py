@@ -208,8 +208,8 @@ def _settled(
         operator, "check_indices", attributes.pop("check_indices", True)
     )
     act = activations.parse(operator, activation)
-    alone = invariance.asked(operator, invariant)
-    options = bias, return_indices, layout, precise, checks, act, residual, alone
+    is_invariant = invariance.asked(operator, invariant)
+    options = bias, return_indices, layout, precise, checks, act, residual, is_invariant
     call = _Call(operator, name, device, *options)
     return call, *_shapes(call, x_shape, w_shape, attributes)
 

@@ -211,7 +211,7 @@ def _maxima(x: Any, geometry: MaxPoolGeometry, layout: Layout, outs: tuple[Any, 
     shape, view = layouts.as_given(layout, geometry.y_shape), partial(layouts.view, layout)
     if len(outs) == 1:
         y = memory.result("max_pool", outs[0], shape, x.dtype, x=x)
-        cpu.max_pool(view(x), view(y), None, geometry, alone=layout if CURRENT.get() else None)
+        cpu.max_pool(view(x), view(y), None, geometry, invariant_layout=layout if CURRENT.get() else None)
         return [y]
     y = memory.result("max_pool", outs[0], shape, x.dtype, name="out[0]", x=x)
     indices = memory.result("max_pool", outs[1], shape, np.dtype(np.int64), name="out[1]", x=x, y=y)

@@ -13,7 +13,7 @@ from gpuconv._errors import ArgumentTypeError, OutOfDeviceMemory
 from gpuconv._trial import Call
 from gpuconv.rules import activation as activations
 from gpuconv.rules.integers import flag
-from gpuconv.rules.invariance import CURRENT as ALONE
+from gpuconv.rules.invariance import CURRENT as INVARIANT
 from gpuconv.rules.invariance import Invariance
 from gpuconv.rules.layout import Layout
 from gpuconv.rules.operators import OPERATORS, check_names, named, settled
@@ -95,13 +95,13 @@ def tune(
     cuda.check_no_capture("tune", "in which no time can be measured; call it before the capture")
     outs = (None, None) if return_indices else (None,)
     precise = (precision or CURRENT.get()) if "precision" in parameters else "ieee"
-    alone = ALONE.get() if invariant is None else invariant
+    word = INVARIANT.get() if invariant is None else invariant
     calls: dict[str, Call] = {}
     measured: dict[str, float] = {}
     plan: Any = None
     for turn in offers.every_candidate():
         with turn:
-            prepared = cuda.prepare(operator, inputs, outs, values, layout, precise, activation, residual, alone)
+            prepared = cuda.prepare(operator, inputs, outs, values, layout, precise, activation, residual, word)
         plan = prepared.plan
         if plan.launches:
             call = partial(prepared.run, outs=outs)

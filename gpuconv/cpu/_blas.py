@@ -24,7 +24,7 @@ import numpy as np
 
 from gpuconv import _environment
 from gpuconv.cpu import _threads
-from gpuconv.cpu._workspace import ALONE, Array, Cut
+from gpuconv.cpu._workspace import INVARIANT, Array, Partition
 from gpuconv.rules.invariance import CURRENT
 
 Item = TypeVar("Item")
@@ -39,12 +39,12 @@ _LONG = 0.5  # seconds after which it is worth looking whether a call has ended 
 _held: ContextVar[_Held | None] = ContextVar("gpuconv.held", default=None)
 
 
-class Share(Enum):
+class Workers(Enum):
     """Who computes a product."""
 
-    AT_ONCE = "the calling thread"
-    ALONE = "one thread, with BLAS held back"
-    SHARED = "our threads, with BLAS held back"
+    CALLER = "the calling thread"
+    ONE = "one thread, with BLAS held back"
+    POOL = "our threads, with BLAS held back"
 
 
 def operations(products: int, dtype: Any) -> int:
@@ -52,32 +52,34 @@ def operations(products: int, dtype: Any) -> int:
     return products * (_COMPLEX if np.dtype(dtype).kind == "c" else 2)
 
 
-def share(operations: int, threads: int, thin: bool = False) -> Share:
+def workers_for(operations: int, threads: int, thin: bool = False) -> Workers:
     """Tell who computes a product of so many operations; ``thin`` ones are of a matrix and a vector.
 
     Where BLAS cannot be told, it does as it likes.
     """
     if operations <= (_TINY_THIN if thin else _TINY) or _functions() is None:
-        return Share.AT_ONCE
-    return Share.ALONE if threads < 2 or operations < _SMALL else Share.SHARED
+        return Workers.CALLER
+    return Workers.ONE if threads < 2 or operations < _SMALL else Workers.POOL
 
 
-def parts(operations: int, cut: Cut, thin: bool = False) -> int:
+def parts(operations: int, partition: Partition, thin: bool = False) -> int:
     """Return for how many threads to cut so many operations for each image that the problem is cut for."""
-    if cut.alone:
-        return int(min(cut.threads, max(1, operations // _PART)))
-    return cut.threads if share(operations * cut.images, cut.threads, thin) is Share.SHARED else 1
+    if partition.invariant:
+        return int(min(partition.threads, max(1, operations // _PART)))
+    return (
+        partition.threads if workers_for(operations * partition.images, partition.threads, thin) is Workers.POOL else 1
+    )
 
 
-def run(function: Callable[[Item], None], items: Sequence[Item], by: Share, most: int | None = None) -> None:
+def run(function: Callable[[Item], None], items: Sequence[Item], workers: Workers, most: int | None = None) -> None:
     """Do items that are mostly a product, with at most so many threads if told."""
-    within = None if _may_begin(by) or _HOLD.threads() < 2 else _HOLD.at_one
-    _threads.run(function, items, side_by_side=by is Share.SHARED, most=most, within=within)
+    within = None if _may_begin(workers) or _HOLD.threads() < 2 else _HOLD.at_one
+    _threads.run(function, items, side_by_side=workers is Workers.POOL, most=most, within=within)
 
 
-def _may_begin(by: Share) -> bool:
+def _may_begin(workers: Workers) -> bool:
     """Tell whether a product is tiny, or BLAS is held for the whole call that it is part of."""
-    if by is Share.AT_ONCE:
+    if workers is Workers.CALLER:
         return True
     held = _held.get()
     return held is not None and held.begin()
@@ -90,15 +92,15 @@ def matmul(a: Array, b: Array) -> Array:
         shape = np.broadcast_shapes(shape, b.shape[:-2]) if min(a.ndim, b.ndim) > 1 else ()
     plain = a.dtype == b.dtype and a.dtype.kind in "fc" and min(a.ndim, b.ndim) > 1 and a.shape[-1] == b.shape[-2]
     rows, columns = (a.shape[-2], b.shape[-1]) if plain else (0, 0)
-    threads = _threads.count() if CURRENT.get() is None else ALONE.threads
+    threads = _threads.count() if CURRENT.get() is None else INVARIANT.threads
     count = operations(prod(shape) * rows * columns * a.shape[-1], a.dtype)
-    by = share(count, threads, min(rows, columns) == 1)
-    if not plain or (by is not Share.SHARED and _may_begin(by)):
+    workers = workers_for(count, threads, min(rows, columns) == 1)
+    if not plain or (workers is not Workers.POOL and _may_begin(workers)):
         product: Array = np.matmul(a, b)
         return product
     y: Array = np.empty((*shape, rows, columns), a.dtype)
     axis, size = max(enumerate(y.shape), key=lambda pair: pair[1] if pair[0] in (0, y.ndim - 2, y.ndim - 1) else 0)
-    parts = threads if by is Share.SHARED else 1
+    parts = threads if workers is Workers.POOL else 1
     spans = [slice(size * n // parts, size * (n + 1) // parts) for n in range(parts)]
 
     def compute(span: slice) -> None:
@@ -106,7 +108,7 @@ def matmul(a: Array, b: Array) -> Array:
         ours = _part(a, y.ndim, axis, span, fixed=y.ndim - 1), _part(b, y.ndim, axis, span, fixed=y.ndim - 2)
         np.matmul(*ours, out=y[place])
 
-    run(compute, spans, by)
+    run(compute, spans, workers)
     return y
 
 

@@ -29,8 +29,8 @@ from gpuconv.cpu._workspace import (
     Array,
     Block,
     BlockSize,
-    Cut,
     Ints,
+    Partition,
     Span,
     balance,
     blocks,
@@ -67,23 +67,23 @@ class Weights:
     ----------
     finite : bool
         Whether all weights are finite.
-    ways : dict
+    algorithms : dict
         The prepared algorithms. The key is everything that selects one besides weights and geometry.
     """
 
     finite: bool
-    ways: dict[Any, Any]
+    algorithms: dict[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Algorithm:
     """A prepared convolution: its blocks, its packed weights, and how threads share it.
 
     Attributes
     ----------
     work : _GatheredBlocks
         The blocks.
-    by : Share
+    workers : Workers
         How gpuconv's threads and BLAS's threads share them.
     matrices : None or list of array (products, groups, rows, depth)
         The weights as GEMM operands, one array per part of the weights. None if the converted weights exceed an eighth
@@ -95,7 +95,7 @@ class _Way:
     """
 
     work: _GatheredBlocks
-    by: _blas.Share
+    workers: _blas.Workers
     matrices: list[Array] | None
     flat: bool
     whole: bool
@@ -106,17 +106,17 @@ def known_weights(w: Array) -> Weights:
     return Weights(finite(w), {})
 
 
-def goes_by_rows(geometry: ConvGeometry, accumulator: str, is_known: bool, cut: Cut) -> bool:
+def goes_by_rows(geometry: ConvGeometry, accumulator: str, is_known: bool, partition: Partition) -> bool:
     """Return whether the convolution is computed as one GEMM per kernel row, which needs reordered weights.
 
     Weights that are not known to be constant (``is_known``) are reordered for each call, so only if that is cheap
     compared with the GEMMs.
     """
-    if not _product.available(accumulator) or not _serves_rows(geometry, cut.images):
+    if not _product.available(accumulator) or not _serves_rows(geometry, partition.images):
         return False
-    if is_known and not cut.alone:
+    if is_known and not partition.invariant:
         return True
-    rows, positions = geometry.w_shape[0] // geometry.group, cut.images * prod(geometry.y_shape[2:])
+    rows, positions = geometry.w_shape[0] // geometry.group, partition.images * prod(geometry.y_shape[2:])
     return positions >= _OFTEN * rows and prod(geometry.w_shape) * np.dtype(accumulator).itemsize <= limit() // 8
 
 
@@ -149,7 +149,7 @@ def conv(
     accumulator: str,
     finish: Finish,
     facts: Weights | None,
-    cut: Cut,
+    partition: Partition,
 ) -> bool:
     """Write Conv into y; return False, with y undefined, if another algorithm has to compute it.
 
@@ -157,20 +157,20 @@ def conv(
     64 axes. ``facts`` are those of constant weights ``w``, else None.
     """
     threads, bytes_ = _threads.count(), limit()
-    way = _way(x, w, y, geometry, accumulator, facts, threads, bytes_, cut)
-    if way is None:
+    algorithm = _choose_algorithm(x, w, y, geometry, accumulator, facts, threads, bytes_, partition)
+    if algorithm is None:
         return False
-    if facts is not None and way.matrices is not None:
-        facts.ways[_kind(x, y, cut)] = way
-    return _go(way, x, w, b, y, geometry, accumulator, finish, facts, cut)
+    if facts is not None and algorithm.matrices is not None:
+        facts.algorithms[_algorithm_key(x, y, partition)] = algorithm
+    return _run_algorithm(algorithm, x, w, b, y, geometry, accumulator, finish, facts, partition)
 
 
-def _kind(x: Array, y: Array, cut: Cut) -> Any:
-    """Return the key of :attr:`Weights.ways`: everything that selects an algorithm besides weights and geometry."""
-    return _threads.count(), limit(), x.shape[0], x.dtype, y.dtype, cut
+def _algorithm_key(x: Array, y: Array, partition: Partition) -> Any:
+    """Return the key of :attr:`Weights.algorithms`: what selects an algorithm besides weights and geometry."""
+    return _threads.count(), limit(), x.shape[0], x.dtype, y.dtype, partition
 
 
-def again(
+def repeat(
     x: Array,
     w: Array,
     b: Array | None,
@@ -179,15 +179,17 @@ def again(
     accumulator: str,
     finish: Finish,
     facts: Weights,
-    cut: Cut,
+    partition: Partition,
 ) -> bool:
     """Compute Conv by the cached algorithm if :func:`conv` has computed a call like this one; else return False."""
-    way = facts.ways.get(_kind(x, y, cut))
-    return way is not None and _go(way, x, w, b, y, geometry, accumulator, finish, facts, cut)
+    algorithm = facts.algorithms.get(_algorithm_key(x, y, partition))
+    return algorithm is not None and _run_algorithm(
+        algorithm, x, w, b, y, geometry, accumulator, finish, facts, partition
+    )
 
 
-def _go(
-    way: _Way,
+def _run_algorithm(
+    algorithm: _Algorithm,
     x: Array,
     w: Array,
     b: Array | None,
@@ -196,40 +198,55 @@ def _go(
     accumulator: str,
     finish: Finish,
     facts: Weights | None,
-    cut: Cut,
+    partition: Partition,
 ) -> bool:
     """Compute a prepared convolution; return False if padding meets weights that are not finite."""
-    if way.whole and way.matrices and y.flags.c_contiguous and _flattens(x):
-        _blas.run(lambda matrices: _multiply_whole(x, matrices[0, 0], b, y, finish), way.matrices, way.by)
+    if algorithm.whole and algorithm.matrices and y.flags.c_contiguous and _flattens(x):
+        _blas.run(
+            lambda matrices: _multiply_whole(x, matrices[0, 0], b, y, finish), algorithm.matrices, algorithm.workers
+        )
         return True
-    work = way.work
-    suspicious = work.padded and facts is None and w.size > y.size and not cut.alone
+    work = algorithm.work
+    suspicious = work.padded and facts is None and w.size > y.size and not partition.invariant
     if work.padded and not suspicious and not (finite(w) if facts is None else facts.finite):
         return False
-    flat, stacks = way.flat and _flattens(x), _stacks(geometry, cut)
+    flat, stacks = algorithm.flat and _flattens(x), _stacks(geometry, partition)
 
     def job(matrices: Array, part: tuple[Span, Span]) -> _GatheredProduct:
         return _GatheredProduct(
-            x, matrices, b, y, finish, geometry, slice(*part[0]), part[1][0], flat, suspicious, stacks, cut.alone
+            x,
+            matrices,
+            b,
+            y,
+            finish,
+            geometry,
+            slice(*part[0]),
+            part[1][0],
+            flat,
+            suspicious,
+            stacks,
+            partition.invariant,
         )
 
     def compute(pair: tuple[_GatheredProduct, int]) -> None:
         pair[0].compute(work.piece(pair[1]))
 
-    matrices: Iterable[Array] | None = way.matrices
+    matrices: Iterable[Array] | None = algorithm.matrices
     if matrices is None:  # convert the weights part by part
         split = _split(w, geometry)
         matrices = (_matrices(split, part, accumulator) for part in work.parts)
     jobs: Iterator[_GatheredProduct] = map(job, matrices, work.parts)
     try:
-        for some in [list(jobs)] if way.matrices is not None else ([one] for one in jobs):
-            _blas.run(compute, list(product(some, range(len(work.blocks)))), way.by, cut.at_once(limit()))
+        for some in [list(jobs)] if algorithm.matrices is not None else ([one] for one in jobs):
+            _blas.run(
+                compute, list(product(some, range(len(work.blocks)))), algorithm.workers, partition.at_once(limit())
+            )
     except _WeightsNotFinite:
         return False
     return True
 
 
-def _way(
+def _choose_algorithm(
     x: Array,
     w: Array,
     y: Array,
@@ -238,20 +255,20 @@ def _way(
     facts: Weights | None,
     threads: int,
     bytes_: int,
-    cut: Cut,
-) -> _Way | None:
+    partition: Partition,
+) -> _Algorithm | None:
     """Plan a convolution; return None if the workspace is too small or an array would need too many axes."""
-    by_rows = goes_by_rows(geometry, accumulator, facts is not None, cut)
+    by_rows = goes_by_rows(geometry, accumulator, facts is not None, partition)
     converts = not by_rows and (w.dtype != accumulator or not w.flags.c_contiguous)
     item = np.dtype(accumulator).itemsize
     positions = prod(y.shape[2:])
     thin = positions == 1 or w.shape[0] == geometry.group
     of_image = _blas.operations(w.size * positions, accumulator)
-    by = _blas.share(of_image * x.shape[0], threads, thin)
+    workers = _blas.workers_for(of_image * x.shape[0], threads, thin)
     plain = x.dtype == y.dtype == accumulator
-    cut = replace(cut, threads=_blas.parts(of_image, cut, thin))
-    stacked = -(-x.shape[0] // threads) if _stacks(geometry, cut) and not by_rows else 1
-    work = _work(geometry, plain, converts, by_rows, item, cut, stacked, bytes_)
+    partition = replace(partition, threads=_blas.parts(of_image, partition, thin))
+    stacked = -(-x.shape[0] // threads) if _stacks(geometry, partition) and not by_rows else 1
+    work = _work(geometry, plain, converts, by_rows, item, partition, stacked, bytes_)
     if work is None:
         return None
     matrices = None
@@ -262,8 +279,13 @@ def _way(
             split = _split(np.ascontiguousarray(w, accumulator), geometry)
         matrices = [_matrices(split, part, accumulator) for part in work.parts]
     flat = x.dtype == accumulator and _pointwise(geometry)
-    one = not cut.alone and flat and plain and x.shape[0] == geometry.group == len(work.parts) == len(work.blocks)
-    return _Way(work, by, matrices, flat, one)
+    one = (
+        not partition.invariant
+        and flat
+        and plain
+        and x.shape[0] == geometry.group == len(work.parts) == len(work.blocks)
+    )
+    return _Algorithm(work, workers, matrices, flat, one)
 
 
 def _multiply_whole(x: Array, matrix: Array, b: Array | None, y: Array, finish: Finish) -> None:
@@ -386,11 +408,11 @@ def _work(
     converts: bool,
     by_rows: bool,
     item: int,
-    cut: Cut,
+    partition: Partition,
     stacked: int,
     bytes_: int,
 ) -> _GatheredBlocks | None:
-    plan = _plan(geometry, plain, converts, by_rows, item, cut, stacked, bytes_)
+    plan = _plan(geometry, plain, converts, by_rows, item, partition, stacked, bytes_)
     if plan is None:
         return None
     parts = product(spans(geometry.group, plan.groups), spans(geometry.w_shape[0] // geometry.group, plan.rows))
@@ -479,7 +501,7 @@ def _plan(
     converts: bool,
     by_rows: bool,
     item: int,
-    cut: Cut,
+    partition: Partition,
     stacked: int,
     bytes_: int,
 ) -> BlockSize | None:
@@ -489,9 +511,9 @@ def _plan(
     an element. ``stacked``: at most this many small images are multiplied in one call of NumPy, as separate GEMMs.
     ``bytes_``: the workspace.
     """
-    images, threads, group = cut.images, cut.threads, geometry.group
+    images, threads, group = partition.images, partition.threads, geometry.group
     rows, depth, out = geometry.w_shape[0] // group, prod(geometry.w_shape[1:]), geometry.y_shape[2:]
-    budget = cut.share_of(bytes_) // item
+    budget = partition.share_of(bytes_) // item
     if _axes(geometry) > MOST_AXES or _elements(geometry, (1,) * len(out), rows) > budget:
         return None
     gathered = depth // geometry.kernel_shape[0] if by_rows else depth
@@ -544,9 +566,9 @@ def _seen(geometry: ConvGeometry, box: Ints) -> int:
     return geometry.w_shape[1] * rows * (converted + k * q)  # the rows hold them once for every tap
 
 
-def _stacks(geometry: ConvGeometry, cut: Cut) -> bool:
-    """Return whether each image of a block is a GEMM of its own: required by ``alone``, and free with groups."""
-    return cut.alone or geometry.group > 1
+def _stacks(geometry: ConvGeometry, partition: Partition) -> bool:
+    """Return whether each image of a block is a GEMM of its own: required by ``invariant``, and free with groups."""
+    return partition.invariant or geometry.group > 1
 
 
 def _pointwise(geometry: ConvGeometry) -> bool:
@@ -590,7 +612,7 @@ class _GatheredProduct:
     flat: bool  # x needs no im2col
     suspicious: bool  # weights have not been checked: check results, and weights only if a result is not finite
     stacks: bool  # each image is a GEMM of its own
-    alone: bool  # an image's bits must not depend on the batch
+    invariant: bool  # an image's bits must not depend on the batch
 
     def compute(self, piece: _Piece) -> None:
         """Compute one block and store it."""
@@ -689,7 +711,7 @@ class _GatheredProduct:
             rows = columns
         if self.stacks and images > 1:
             several = np.moveaxis(rows.reshape(groups, depth, images, piece.count), 2, 0)
-            if not self.alone:
+            if not self.invariant:
                 return [several]
             stacked = SCRATCH.take("stacked", several.shape, rows.dtype)
             np.copyto(stacked, several)

@@ -25,7 +25,7 @@ import numpy as np
 from gpuconv.cpu import _blas, _threads
 from gpuconv.cpu._finish import Finish
 from gpuconv.cpu._gather import Weights, finite
-from gpuconv.cpu._workspace import ALONE, SCRATCH, Array, Cut, Span, limit, spans
+from gpuconv.cpu._workspace import INVARIANT, SCRATCH, Array, Partition, Span, limit, spans
 from gpuconv.rules.geometry import ConvGeometry, tap_range
 
 _TILE_BYTES = 2**20  # of a block
@@ -123,31 +123,31 @@ def run(
     accumulator: str,
     finish: Finish,
     facts: Weights | None,
-    cut: Cut,
+    partition: Partition,
 ) -> bool:
     """Write Conv into y; return False if another algorithm is faster, or padding meets weights that are not finite."""
     if geometry.group == 1:
         return False
     bytes_ = limit()
-    key = "grouped", bytes_, accumulator, x.shape[0], cut
-    known = None if facts is None else facts.ways.get(key)
+    key = "grouped", bytes_, accumulator, x.shape[0], partition
+    known = None if facts is None else facts.algorithms.get(key)
     if known is None:
-        work = _plan(geometry, accumulator, cut, bytes_)
+        work = _plan(geometry, accumulator, partition, bytes_)
         if work is None:
             return False
         known = work, _matrices(w, work, accumulator)
         if facts is not None:
-            facts.ways[key] = known
+            facts.algorithms[key] = known
     padded = any(geometry.pads_begin) or any(geometry.pads_end)
     if padded and not (finite(w) if facts is None else facts.finite):
         return False
     work, weights = known
-    _run(x, b, y, finish, work, weights, cut.at_once(bytes_))
+    _run(x, b, y, finish, work, weights, partition.at_once(bytes_))
     return True
 
 
 @lru_cache(maxsize=1024)
-def _plan(geometry: ConvGeometry, accumulator: str, cut: Cut, bytes_: int) -> GroupedWork | None:
+def _plan(geometry: ConvGeometry, accumulator: str, partition: Partition, bytes_: int) -> GroupedWork | None:
     """Plan a convolution; return None if another algorithm is faster, or this one does not apply."""
     rank, taps, item = len(geometry.kernel_shape), prod(geometry.kernel_shape), np.dtype(accumulator).itemsize
     if rank > 2 or geometry.w_shape[1] > _FEW_CHANNELS or prod(geometry.w_shape) * item > bytes_ // 8:
@@ -167,9 +167,9 @@ def _plan(geometry: ConvGeometry, accumulator: str, cut: Cut, bytes_: int) -> Gr
         return None
     work = GroupedWork(geometry, down, across, by_rows, prod(geometry.x_shape[2:]) * item % _SET == 0)
     gathered = prod(geometry.y_shape[1:]) * taps * item // _GATHERS_PER_PASS  # per image
-    is_shared = cut.threads > 1 and _threads.pays(geometry.x_shape[0] * gathered)
-    is_cut = cut.threads > 1 and _threads.pays(cut.images * gathered)
-    blocks = _blocks(work, item, cut if is_cut else replace(cut, threads=1), cut.share_of(bytes_))
+    is_shared = partition.threads > 1 and _threads.pays(geometry.x_shape[0] * gathered)
+    is_cut = partition.threads > 1 and _threads.pays(partition.images * gathered)
+    blocks = _blocks(work, item, partition if is_cut else replace(partition, threads=1), partition.share_of(bytes_))
     return replace(work, blocks=blocks, is_shared=is_shared) if blocks else None
 
 
@@ -179,9 +179,9 @@ def _has_good_rows(down: _Axis, across: _Axis) -> bool:
     return down.dilation == 1 and taps >= _SOME_TAPS and width >= _LONG_ROW
 
 
-def _blocks(work: GroupedWork, item: int, cut: Cut, budget: int) -> tuple[Block, ...]:
+def _blocks(work: GroupedWork, item: int, partition: Partition, budget: int) -> tuple[Block, ...]:
     """Return blocks that stay in a core's cache; none if one row does not fit, or inner loops would be short."""
-    images, threads, group, height = cut.images, cut.threads, work.geometry.group, work.down.outputs
+    images, threads, group, height = partition.images, partition.threads, work.geometry.group, work.down.outputs
     least, rows, tile = 1, height, min(_TILE_BYTES, budget) // item
     if not work.by_rows:
         least = -(-_LONG_RUN // (work.across.outputs if work.across.stride == 1 else 1))
@@ -195,8 +195,12 @@ def _blocks(work: GroupedWork, item: int, cut: Cut, budget: int) -> tuple[Block,
         groups = _apart(group, groups, item)
     together, every = 1, work.geometry.x_shape[0]
     if (groups, rows) == (group, height):
-        many = every if cut.alone and work.by_rows else images  # matmul treats each image as a GEMM of its own
-        together = max(1, min(-(-many // (ALONE.threads if cut.alone else threads)), tile // (group * size)))
+        many = (
+            every if partition.invariant and work.by_rows else images
+        )  # matmul treats each image as a GEMM of its own
+        together = max(
+            1, min(-(-many // (INVARIANT.threads if partition.invariant else threads)), tile // (group * size))
+        )
     return tuple(product(spans(every, together), spans(group, groups), spans(height, rows)))
 
 
@@ -238,8 +242,8 @@ def _run(
     bias = None if b is None else b.astype(weights.dtype, copy=False).reshape(-1, 1, 1)
     job = _GroupedProduct(x, weights, bias, y, finish, work)
     one = work.made * work.geometry.w_shape[1] * work.down.kernel * work.across.kernel * work.across.outputs
-    alone = _blas.share(_blas.operations(one if work.by_rows else 0, weights.dtype), 1, thin=work.made == 1)
-    _blas.run(job.compute, work.blocks, _blas.Share.SHARED if work.is_shared else alone, most)
+    product = _blas.workers_for(_blas.operations(one if work.by_rows else 0, weights.dtype), 1, thin=work.made == 1)
+    _blas.run(job.compute, work.blocks, _blas.Workers.POOL if work.is_shared else product, most)
 
 
 @dataclass(frozen=True, slots=True)

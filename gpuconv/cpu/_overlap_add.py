@@ -25,8 +25,8 @@ from gpuconv.cpu._workspace import (
     SCRATCH,
     Array,
     Box,
-    Cut,
     Ints,
+    Partition,
     Span,
     balance,
     boxes,
@@ -141,28 +141,28 @@ def sizes_of(problem: OverlapAdd) -> Sizes:
     )
 
 
-def pays(problem: OverlapAdd, cut: Cut) -> bool:
+def pays(problem: OverlapAdd, partition: Partition) -> bool:
     """Return whether overlap-add is faster than scatter (``_scatter.py``), which adds tap by tap and phase by phase.
 
     It is with several phases of few outputs each; with a stride so long that adjacent taps make a long inner loop; or
     with far fewer inputs than taps.
     """
-    if _saves_steps(problem, cut):
+    if _saves_steps(problem, partition):
         return True
     phases = prod(problem.strides)
-    sums = cut.images * prod(problem.y.shape[1:]) // phases
+    sums = partition.images * prod(problem.y.shape[1:]) // phases
     if problem.strides[-1] >= _RUN and problem.terms[0].offsets[-1].step == 1:
         return sums < _MANY_SUMS or prod(problem.terms[0].weights.shape[2:]) >= _DEEP
     return phases > 1 and sums < _FEW_SUMS
 
 
-def _saves_steps(problem: OverlapAdd, cut: Cut) -> bool:
+def _saves_steps(problem: OverlapAdd, partition: Partition) -> bool:
     """Return whether merged additions pay: scatter's time would mostly be the overhead of one call per tap."""
     inputs = problem.terms[0].x.shape[2:]
     kernel = problem.terms[0].weights.shape[3:]
     axes = zip(inputs, problem.terms[0].offsets, problem.strides, strict=True)
     steps = prod(min(n, _runs_of(offsets, s)) for n, offsets, s in axes)
-    sums = cut.images * problem.y.shape[1] * prod(inputs)  # per tap
+    sums = partition.images * problem.y.shape[1] * prod(inputs)  # per tap
     return prod(kernel) >= _FEWER * steps and (sums < _MANY_SUMS or inputs[-1] < _RUN)
 
 
@@ -171,7 +171,7 @@ def _runs_of(offsets: range, stride: int) -> int:
     return min(len(offsets), abs(offsets[-1] - offsets[0]) // stride + 2)
 
 
-def run(problem: OverlapAdd, cut: Cut) -> bool:
+def run(problem: OverlapAdd, partition: Partition) -> bool:
     """Write the result into y; return False if not even one output of each phase fits the workspace."""
     if not problem.terms:  # no tap meets an input
         fill(problem.y, problem.b, problem.finish, problem.accumulator)
@@ -179,15 +179,15 @@ def run(problem: OverlapAdd, cut: Cut) -> bool:
     threads, images = _threads.count(), problem.y.shape[0]
     products = sum(prod(term.x.shape[2:]) * term.weights.size for term in problem.terms)
     of_image = _blas.operations(products, problem.accumulator)
-    sizes, cut_for = sizes_of(problem), _blas.parts(of_image, cut)
-    budget = cut.share_of(limit()) // np.dtype(problem.accumulator).itemsize
+    sizes, cut_for = sizes_of(problem), _blas.parts(of_image, partition)
+    budget = partition.share_of(limit()) // np.dtype(problem.accumulator).itemsize
     tile = min(budget, _TILE_BYTES // np.dtype(problem.accumulator).itemsize)
-    piece = plan(sizes, cut.images, cut_for, tile)
+    piece = plan(sizes, partition.images, cut_for, tile)
     if piece is None:
         return False
-    thin = prod(sizes.inputs) == 1 or (cut.alone and piece.box != sizes.outputs)  # a block may have one input
-    by = _blas.share(of_image * images, threads, thin)
-    if cut.alone:  # several images per NumPy call, but a GEMM for each
+    thin = prod(sizes.inputs) == 1 or (partition.invariant and piece.box != sizes.outputs)  # a block may have one input
+    workers = _blas.workers_for(of_image * images, threads, thin)
+    if partition.invariant:  # several images per NumPy call, but a GEMM for each
         together = tile // sum(piece.elements(sizes).values())
         piece = piece._replace(images=max(1, min(-(-images // threads), together)))
     work = product(
@@ -196,7 +196,12 @@ def run(problem: OverlapAdd, cut: Cut) -> bool:
         spans(sizes.rows, piece.rows),
         boxes(sizes.outputs, piece.box),
     )
-    _blas.run(lambda block: _compute(problem, piece, cut.alone, *block), list(work), by, cut.at_once(limit()))
+    _blas.run(
+        lambda block: _compute(problem, piece, partition.invariant, *block),
+        list(work),
+        workers,
+        partition.at_once(limit()),
+    )
     return True
 
 
@@ -247,8 +252,10 @@ def _smaller(piece: Piece, sizes: Sizes, elements: dict[str, int]) -> Piece | No
     return next((halves[name] for name in candidates if halves[name] != piece), None)
 
 
-def _compute(problem: OverlapAdd, piece: Piece, alone: bool, images: Span, groups: Span, rows: Span, box: Box) -> None:
-    """Compute one block and store it; with ``alone`` (batch-invariant), each image is a GEMM of its own."""
+def _compute(
+    problem: OverlapAdd, piece: Piece, invariant: bool, images: Span, groups: Span, rows: Span, box: Box
+) -> None:
+    """Compute one block and store it; with ``invariant`` (batch-invariant), each image is a GEMM of its own."""
     counts = [stop - start for start, stop in (images, groups, rows)]
     extents = [stop - start for start, stop in box]
     total = SCRATCH.take(
@@ -264,8 +271,8 @@ def _compute(problem: OverlapAdd, piece: Piece, alone: bool, images: Span, group
                 in_runs = offsets[-1].step == 1 and problem.strides[-1] >= _RUN
                 for channels in spans(term.weights.shape[1], piece.channels):
                     weights = _weights(term.weights, groups, channels, rows, taps, problem.accumulator)
-                    columns = _columns(term, images, groups, channels, inputs, problem.accumulator, alone)
-                    parts = _products(columns, weights, in_runs or by_inputs[-1], alone)
+                    columns = _columns(term, images, groups, channels, inputs, problem.accumulator, invariant)
+                    parts = _products(columns, weights, in_runs or by_inputs[-1], invariant)
                     _add(total, parts, offsets, problem.strides, box, inputs, by_inputs)
     store(problem, total, images, groups, rows, box)
 
@@ -299,17 +306,17 @@ def _weights(weights: Array, groups: Span, channels: Span, rows: Span, taps: Box
 
 
 def _columns(
-    term: Term, images: Span, groups: Span, channels: Span, inputs: Box, accumulator: str, alone: bool
+    term: Term, images: Span, groups: Span, channels: Span, inputs: Box, accumulator: str, invariant: bool
 ) -> Array:
     """Return the inputs of a block in the accumulator's type; a view if possible.
 
-    The shape is (groups, channels, images, p_1, …), or (images, groups, channels, p_1, …) with ``alone``.
+    The shape is (groups, channels, images, p_1, …), or (images, groups, channels, p_1, …) with ``invariant``.
     """
     of_group = term.weights.shape[1]
     x = term.x[(slice(*images), slice(groups[0] * of_group, groups[1] * of_group), *(slice(*span) for span in inputs))]
     split = x.reshape(x.shape[0], groups[1] - groups[0], of_group, *x.shape[2:])[:, :, slice(*channels)]
-    columns = split if alone else np.moveaxis(split, 0, 2)
-    is_matrix = (alone or x.shape[0] == 1) and x.shape[3:] == term.x.shape[3:] and term.x.flags.c_contiguous
+    columns = split if invariant else np.moveaxis(split, 0, 2)
+    is_matrix = (invariant or x.shape[0] == 1) and x.shape[3:] == term.x.shape[3:] and term.x.flags.c_contiguous
     if is_matrix and x.dtype == accumulator and x.flags.aligned:
         return columns
     copied = SCRATCH.take("columns", columns.shape, accumulator)
@@ -317,11 +324,11 @@ def _columns(
     return copied
 
 
-def _products(columns: Array, weights: Array, taps_last: bool, alone: bool) -> Array:
+def _products(columns: Array, weights: Array, taps_last: bool, invariant: bool) -> Array:
     """Return the GEMM's result (images, groups, rows, k_1, …, p_1, …); taps or positions are innermost in memory."""
     (groups, channels, rows, *taps), rank = weights.shape, weights.ndim - 3
-    images, positions = columns.shape[0 if alone else 2], columns.shape[3:]
-    columns = columns.reshape(*columns.shape[: 2 + alone], -1)  # images merged along the positions, or separate
+    images, positions = columns.shape[0 if invariant else 2], columns.shape[3:]
+    columns = columns.reshape(*columns.shape[: 2 + invariant], -1)  # images merged along the positions, or separate
     weights = weights.reshape(groups, channels, rows * prod(taps))
     if taps_last:
         left, right = columns.swapaxes(-2, -1), weights
@@ -334,9 +341,11 @@ def _products(columns: Array, weights: Array, taps_last: bool, alone: bool) -> A
         np.matmul(left, right, out=parts)
     if taps_last:
         shape = *positions, rows, *taps
-        split = parts.reshape(images, groups, *shape) if alone else parts.reshape(groups, images, *shape).swapaxes(0, 1)
+        split = (
+            parts.reshape(images, groups, *shape) if invariant else parts.reshape(groups, images, *shape).swapaxes(0, 1)
+        )
         return split.transpose(0, 1, *range(2 + rank, 3 + 2 * rank), *range(2, 2 + rank))
-    if alone:
+    if invariant:
         return parts.reshape(images, groups, rows, *taps, *positions)
     return np.moveaxis(parts.reshape(groups, rows, *taps, images, *positions), 2 + rank, 0)
 

@@ -23,8 +23,8 @@ from gpuconv.cpu._workspace import (
     SCRATCH,
     Array,
     Box,
-    Cut,
     Ints,
+    Partition,
     Span,
     balance,
     boxes,
@@ -90,7 +90,7 @@ def axis_of(offsets: range, stride: int) -> Axis | None:
     return Axis(0, stride, reached, 1, -away - reached + 1, first)
 
 
-def run(problem: OverlapAdd, cut: Cut, by_strides: bool) -> bool:
+def run(problem: OverlapAdd, partition: Partition, by_strides: bool) -> bool:
     """Write the result of a problem with one term into y; return False if another algorithm is faster or required.
 
     Another one is required if padding meets weights that are not finite, or a zero weight of a missing tap meets such
@@ -100,12 +100,12 @@ def run(problem: OverlapAdd, cut: Cut, by_strides: bool) -> bool:
     sizes = _overlap_add.sizes_of(problem)._replace(in_place=True)
     axes = _axes(term.offsets, problem.strides)
     images, threads = problem.y.shape[0], _threads.count()
-    if axes is None or not _pays(sizes, axes, cut.images, _steps(sizes, axes, by_strides)):
+    if axes is None or not _pays(sizes, axes, partition.images, _steps(sizes, axes, by_strides)):
         return False
     item = np.dtype(problem.accumulator).itemsize
     operations = _blas.operations(_products(sizes, axes), problem.accumulator)
-    cut_for = _blas.parts(operations, cut)
-    piece = plan(sizes, axes, cut.images, cut_for, cut.share_of(limit()) // item, limit() // (8 * item))
+    cut_for = _blas.parts(operations, partition)
+    piece = plan(sizes, axes, partition.images, cut_for, partition.share_of(limit()) // item, limit() // (8 * item))
     if piece is None:
         return False
     together = max(1, min(-(-images // threads), piece.images)) if piece.box == sizes.outputs else 1
@@ -116,10 +116,12 @@ def run(problem: OverlapAdd, cut: Cut, by_strides: bool) -> bool:
     work = list(product(spans(images, together), boxes(sizes.outputs, piece.box)))
     phases = prod(axis.phases for axis in axes)
     thin = prod(sizes.outputs) == 1 or (phases == 1 and (piece.rows == 1 or sizes.rows % piece.rows == 1))
-    by = _blas.share(operations * images, threads, thin or (cut.alone and piece.box != sizes.outputs))
+    workers = _blas.workers_for(
+        operations * images, threads, thin or (partition.invariant and piece.box != sizes.outputs)
+    )
     for groups, rows in product(spans(sizes.groups, piece.groups), spans(sizes.rows, piece.rows)):
-        job = _PhaseRows(problem, axes, _matrices(problem, axes, groups, rows), groups, rows, cut.alone)
-        _blas.run(lambda block, job=job: job.compute(*block), work, by, cut.at_once(limit()))  # type: ignore[misc]
+        job = _PhaseRows(problem, axes, _matrices(problem, axes, groups, rows), groups, rows, partition.invariant)
+        _blas.run(lambda block, job=job: job.compute(*block), work, workers, partition.at_once(limit()))  # type: ignore[misc]
     return True
 
 
@@ -234,14 +236,14 @@ class _PhaseRows(NamedTuple):
     matrices: Array
     groups: Span
     rows: Span
-    alone: bool
+    invariant: bool
 
     def compute(self, images: Span, box: Box) -> None:
         """Compute one block and store it."""
         problem, count = self.problem, images[1] - images[0]
         extents = tuple(stop - start for start, stop in box)
         groups, rows, depth = self.matrices.shape
-        merged = not self.alone and count > 1 and prod(extents) < _WIDE
+        merged = not self.invariant and count > 1 and prod(extents) < _WIDE
         columns = self._columns(images, box, extents, merged)
         shape = (groups, rows, count * prod(extents)) if merged else (count, groups, rows, prod(extents))
         products = SCRATCH.take("parts", shape, problem.accumulator)

@@ -27,8 +27,8 @@ from gpuconv.cpu._workspace import (
     Block,
     BlockSize,
     Box,
-    Cut,
     Ints,
+    Partition,
     Span,
     balance,
     blocks,
@@ -64,14 +64,14 @@ def serves(rank: int) -> bool:
     return 2 * rank + 3 <= MOST_AXES
 
 
-def run(problem: ScatterProblem, cut: Cut) -> bool:
+def run(problem: ScatterProblem, partition: Partition) -> bool:
     """Write the result into y; return False if the workspace is too small for this algorithm."""
     threads = _threads.count()
     positions = prod(problem.x.shape[2:])
     thin = positions == 1 or prod(problem.weights.shape[2:]) == 1
     of_image = _blas.operations(problem.weights.size * positions, problem.accumulator)
-    by = _blas.share(of_image * problem.x.shape[0], threads, thin)
-    plan = _plan(problem, replace(cut, threads=_blas.parts(of_image, cut, thin)))
+    workers = _blas.workers_for(of_image * problem.x.shape[0], threads, thin)
+    plan = _plan(problem, replace(partition, threads=_blas.parts(of_image, partition, thin)))
     if plan is None:
         return False
     work = blocks(problem.x.shape[0], _coarse(problem), plan)
@@ -79,8 +79,8 @@ def run(problem: ScatterProblem, cut: Cut) -> bool:
     parts = [(slice(*g), slice(*m)) for g, m in product(spans(groups, plan.groups), spans(rows, plan.rows))]
     fits = problem.weights.size * np.dtype(problem.accumulator).itemsize <= limit() // 8
     for some in [parts] if fits else [[part] for part in parts]:  # by parts if a copy may not fit
-        jobs = [_ScatteredProduct(problem, _matrix(problem, *part), *part, cut.alone) for part in some]
-        _blas.run(lambda pair: pair[0].compute(pair[1]), list(product(jobs, work)), by, cut.at_once(limit()))
+        jobs = [_ScatteredProduct(problem, _matrix(problem, *part), *part, partition.invariant) for part in some]
+        _blas.run(lambda pair: pair[0].compute(pair[1]), list(product(jobs, work)), workers, partition.at_once(limit()))
     return True
 
 
@@ -95,11 +95,11 @@ def _matrix(problem: ScatterProblem, groups: slice, rows: slice) -> Array:
     return part.reshape(*part.shape[:2], prod(part.shape[2:])).swapaxes(1, 2)
 
 
-def _plan(problem: ScatterProblem, cut: Cut) -> BlockSize | None:
+def _plan(problem: ScatterProblem, partition: Partition) -> BlockSize | None:
     """Return the block size; None if no block fits the workspace, or only blocks that are mostly halo."""
     item = np.dtype(problem.accumulator).itemsize
-    images, threads = cut.images, cut.threads
-    budget = cut.share_of(limit()) // item
+    images, threads = partition.images, partition.threads
+    budget = partition.share_of(limit()) // item
     group, channels, rows, *kernel = problem.weights.shape
     extents = _coarse(problem)
     rows = min(rows, max(1, budget // (4 * channels * prod(kernel))))
@@ -117,7 +117,7 @@ def _plan(problem: ScatterProblem, cut: Cut) -> BlockSize | None:
     if box != extents and _inputs_reached(problem, box) > 3 * prod(box):
         return None  # adjacent blocks would recompute most products
     elements = _elements(problem, box, rows)
-    many = problem.x.shape[0] if cut.alone else images  # batch-invariant: one call, but a GEMM per image
+    many = problem.x.shape[0] if partition.invariant else images  # batch-invariant: one call, but a GEMM per image
     together = max(1, min(-(-many // threads), tile // elements)) if box == extents else 1
     groups = tile // (elements * together) if rows == problem.weights.shape[2] else 1
     if group == 1:
@@ -152,7 +152,7 @@ class _ScatteredProduct:
     matrix: Array
     groups: slice
     rows: slice
-    alone: bool
+    invariant: bool
 
     def compute(self, block: Block) -> None:
         """Compute one block and store it."""
@@ -195,7 +195,7 @@ class _ScatteredProduct:
         source = problem.x[(images, span, *(slice(*ends) for ends in inputs))].astype(problem.accumulator, copy=False)
         positions = source.shape[2:]
         rows = self.matrix.shape[1]
-        if count > 1 and not self.alone and prod(positions) < _WIDE:  # merge small images along N
+        if count > 1 and not self.invariant and prod(positions) < _WIDE:  # merge small images along N
             columns = np.moveaxis(source.reshape(count, groups, channels, prod(positions)), 0, 2)
             shape: Ints = (groups, rows, count, prod(positions))
             parts = SCRATCH.take("parts", shape, problem.accumulator)

@@ -31,14 +31,14 @@ _WORTH_WAKING = 8 * 2**20
 _UNBOUNDED = 2**31
 _MOST = 9999  # threads that somebody may ask for
 _LOST = 5.0  # seconds after which it is worth looking whether there still are threads that could do a job
-_alone: ContextVar[bool] = ContextVar("gpuconv.alone", default=False)
+_single_threaded: ContextVar[bool] = ContextVar("gpuconv.single_threaded", default=False)
 
 
 def count() -> int:
     """Return how many threads to use: ``GPUCONV_NUM_THREADS``, or the processors this process may run on.
 
-    Where that is not set, a caller that is :func:`alone` has its own thread only, and a cgroup's quota of processor
-    time, rounded up, is an upper bound.
+    Where that is not set, a caller inside :func:`single_threaded` has its own thread only, and a cgroup's quota of
+    processor time, rounded up, is an upper bound.
     """
     return _environment.once(_count)
 
@@ -46,7 +46,7 @@ def count() -> int:
 def _count() -> int:
     number = _environment.integer("GPUCONV_NUM_THREADS", least=1, most=_MOST)
     if number is None:
-        return 1 if _alone.get() else min(len(_processors()), _quota())
+        return 1 if _single_threaded.get() else min(len(_processors()), _quota())
     return number
 
 
@@ -59,13 +59,13 @@ def pays(nbytes: int) -> bool:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def single_threaded() -> Iterator[None]:
     """Let operators work on the calling thread: for callers that have a thread for every processor already."""
-    token = _alone.set(True)
+    token = _single_threaded.set(True)
     try:
         yield
     finally:
-        _alone.reset(token)
+        _single_threaded.reset(token)
 
 
 def quietly(function: Function) -> Function:

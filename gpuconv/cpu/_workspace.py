@@ -22,8 +22,8 @@ Box = tuple[Span, ...]
 MOST_AXES = 64  # of a NumPy array
 _DEFAULT_LIMIT = 256 * 2**20  # bytes
 _LEAST = 16 * 2**10  # bytes
-_MOST_ALONE = 8  # batch-invariant calls: threads among which the workspace is divided, however many there are
-_FEW_ALONE = 2  # the same for a small workspace, and then no more threads run: blocks would be too small
+_MOST_INVARIANT = 8  # batch-invariant calls: threads among which the workspace is divided, however many there are
+_FEW_INVARIANT = 2  # the same for a small workspace, and then no more threads run: blocks would be too small
 _SMALL_BYTES = 64 * 2**20
 
 
@@ -54,11 +54,11 @@ def balance(box: Ints, extents: Ints, others: int, threads: int, least: int) -> 
     ``others`` is the number of copies of ``extents`` that are covered, such as images. The box gets about ``least``
     positions or more.
     """
-    cut = [axis for axis, (size, extent) in enumerate(zip(box, extents, strict=True)) if 1 < size < extent]
-    cut = cut or [axis for axis, size in enumerate(box) if size > 1]
-    if not cut:
+    partition = [axis for axis, (size, extent) in enumerate(zip(box, extents, strict=True)) if 1 < size < extent]
+    partition = partition or [axis for axis, size in enumerate(box) if size > 1]
+    if not partition:
         return box
-    axis = cut[0]
+    axis = partition[0]
     whole = others * pieces(box, extents) // -(-extents[axis] // box[axis])
     step = threads // gcd(whole, threads)  # the fewest parts that come out even
     parts = extents[axis] / box[axis]
@@ -110,34 +110,34 @@ def first_axes(*parts: slice | int | tuple[slice | int, ...]) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Partition:
     """What the blocks of a convolution are planned for.
 
     Attributes
     ----------
     images, threads : int
         Number of images and of threads to divide the work among.
-    alone : bool
+    invariant : bool
         Whether the call is batch-invariant: an image's bits must not depend on other images, nor on whether the weights
         have been used before. Then ``images`` and ``threads`` are nominal, and the call may have more.
     """
 
     images: int
     threads: int
-    alone: bool = False
+    invariant: bool = False
 
     def share_of(self, workspace: int) -> int:
         """Return the bytes that one block may use: half of one thread's share of the workspace."""
-        if not self.alone:
+        if not self.invariant:
             return workspace // (2 * self.threads)
-        return workspace // (2 * (_FEW_ALONE if workspace < _SMALL_BYTES else _MOST_ALONE))
+        return workspace // (2 * (_FEW_INVARIANT if workspace < _SMALL_BYTES else _MOST_INVARIANT))
 
     def at_once(self, workspace: int) -> int | None:
         """Return how many threads may compute blocks at the same time; None if any number may."""
-        return _FEW_ALONE if self.alone and workspace < _SMALL_BYTES else None
+        return _FEW_INVARIANT if self.invariant and workspace < _SMALL_BYTES else None
 
 
-ALONE = Cut(1, 2, alone=True)  # blocks never span images; planning for more threads would enlarge halos
+INVARIANT = Partition(1, 2, invariant=True)  # blocks never span images; planning for more threads would enlarge halos
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from gpuconv.cpu._finish import PLAIN, Finish, fill
 from gpuconv.cpu._gather import Weights
 from gpuconv.cpu._overlap_add import OverlapAdd, Term
 from gpuconv.cpu._threads import quietly
-from gpuconv.cpu._workspace import ALONE, Array, Cut, in_order, last_axes, limit, spans
+from gpuconv.cpu._workspace import INVARIANT, Array, Partition, in_order, last_axes, limit, spans
 from gpuconv.rules import dtypes
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry
 
@@ -43,21 +43,21 @@ def conv(
     finish: Finish = PLAIN,
     facts: Weights | None = None,
     *,
-    alone: str | None = None,
+    invariant_layout: str | None = None,
 ) -> None:
     """Write Conv of x (N, C, …) and w (M, C/G, k_1, …), plus b (M,), after the epilogue ``finish``, into y (N, M, …).
 
-    ``facts`` are those of constant weights w, else None. ``alone`` is the layout ("NCHW" or "NHWC") if the call is
-    batch-invariant: then an image's bits do not depend on other images, on threads, or on the strides of x and y.
+    ``facts`` are those of constant weights w, else None. ``invariant_layout`` is the layout ("NCHW" or "NHWC") if the
+    call is batch-invariant: then an image's bits do not depend on other images, threads, or the strides of x and y.
     """
-    if alone is None:
-        _conv(x, w, b, y, geometry, finish, facts, Cut(x.shape[0], _threads.count()))
+    if invariant_layout is None:
+        _conv(x, w, b, y, geometry, finish, facts, Partition(x.shape[0], _threads.count()))
         return
 
     def compute(x: Array, y: Array, images: slice) -> None:
-        _conv(x, w, b, y, geometry.of_images(x.shape[0]), finish.at(images), facts, ALONE)
+        _conv(x, w, b, y, geometry.of_images(x.shape[0]), finish.at(images), facts, INVARIANT)
 
-    in_order(alone, x, y, compute)
+    in_order(invariant_layout, x, y, compute)
 
 
 def _conv(
@@ -68,11 +68,11 @@ def _conv(
     geometry: ConvGeometry,
     finish: Finish,
     facts: Weights | None,
-    cut: Cut,
+    partition: Partition,
 ) -> None:
     accumulator = dtypes.accumulator(x.dtype)
     w, geometry = crop(w, geometry)
-    if facts is not None and _gather.again(x, w, b, y, geometry, accumulator, finish, facts, cut):
+    if facts is not None and _gather.repeat(x, w, b, y, geometry, accumulator, finish, facts, partition):
         return
     if 0 in (x.size, w.size, y.size):
         fill(y, b, finish, accumulator)
@@ -80,17 +80,17 @@ def _conv(
     w = contiguous(w)
     done = False
     to_many = y.size * x.shape[1] >= _MORE_OUTPUTS * x.size * y.shape[1] and _adds_to_many(geometry)
-    if to_many or _adds_fewer(geometry, cut.images):
-        done = _overlap_add.run(as_overlap_add(x, w, b, y, geometry, accumulator, finish), cut)
-    done = done or _grouped.run(x, w, b, y, geometry, accumulator, finish, facts, cut)
-    by_rows = not done and _gather.goes_by_rows(geometry, accumulator, facts is not None, cut)
+    if to_many or _adds_fewer(geometry, partition.images):
+        done = _overlap_add.run(as_overlap_add(x, w, b, y, geometry, accumulator, finish), partition)
+    done = done or _grouped.run(x, w, b, y, geometry, accumulator, finish, facts, partition)
+    by_rows = not done and _gather.goes_by_rows(geometry, accumulator, facts is not None, partition)
     if not done and _adds_less_than_it_gathers(geometry, by_rows):
-        done = _scatter.run(_as_scatter(x, w, b, y, geometry, accumulator, finish), cut)
-    done = done or _gather.conv(x, w, b, y, geometry, accumulator, finish, facts, cut)
+        done = _scatter.run(_as_scatter(x, w, b, y, geometry, accumulator, finish), partition)
+    done = done or _gather.conv(x, w, b, y, geometry, accumulator, finish, facts, partition)
     if not done and _scatter.serves(len(geometry.kernel_shape)):
-        done = _overlap_add.run(as_overlap_add(x, w, b, y, geometry, accumulator, finish), cut)
+        done = _overlap_add.run(as_overlap_add(x, w, b, y, geometry, accumulator, finish), partition)
     if not done:
-        _by_taps(lambda: _taps.conv(x, w, b, y, geometry, accumulator, finish), cut)
+        _by_taps(lambda: _taps.conv(x, w, b, y, geometry, accumulator, finish), partition)
 
 
 def _adds_to_many(geometry: ConvGeometry) -> bool:
@@ -128,11 +128,11 @@ def conv_transpose(
     geometry: ConvTransposeGeometry,
     finish: Finish = PLAIN,
     *,
-    alone: str | None = None,
+    invariant_layout: str | None = None,
 ) -> None:
     """Write ConvTranspose of x (N, C, …) and w (C, M/G, k_1, …), plus b, into y; arguments as in :func:`conv`."""
-    if alone is None:
-        _conv_transpose(x, w, b, y, geometry, finish, Cut(x.shape[0], _threads.count()))
+    if invariant_layout is None:
+        _conv_transpose(x, w, b, y, geometry, finish, Partition(x.shape[0], _threads.count()))
         return
 
     def compute(x: Array, y: Array, images: slice) -> None:
@@ -140,13 +140,15 @@ def conv_transpose(
         step = 1 if x.shape[0] > 1 and not _gather.finite(x) else x.shape[0]
         for some in (slice(*span) for span in spans(x.shape[0], step)):
             part = x[some]
-            _conv_transpose(part, w, b, y[some], geometry.of_images(part.shape[0]), finish.at(images).at(some), ALONE)
+            _conv_transpose(
+                part, w, b, y[some], geometry.of_images(part.shape[0]), finish.at(images).at(some), INVARIANT
+            )
 
-    in_order(alone, x, y, compute)
+    in_order(invariant_layout, x, y, compute)
 
 
 def _conv_transpose(
-    x: Array, w: Array, b: Array | None, y: Array, geometry: ConvTransposeGeometry, finish: Finish, cut: Cut
+    x: Array, w: Array, b: Array | None, y: Array, geometry: ConvTransposeGeometry, finish: Finish, partition: Partition
 ) -> None:
     accumulator = dtypes.accumulator(x.dtype)
     w, geometry = crop(w, geometry)
@@ -154,18 +156,20 @@ def _conv_transpose(
         fill(y, b, finish, accumulator)
         return
     w = contiguous(w)
-    done = _by_gathering(x, w, b, y, geometry, accumulator, finish, cut)
+    done = _by_gathering(x, w, b, y, geometry, accumulator, finish, partition)
     if not done and _scatter.serves(len(geometry.kernel_shape)):
         weights = w.reshape(geometry.group, w.shape[0] // geometry.group, *w.shape[1:])  # (G, C/G, M/G, k_1, …)
         strides, offsets = geometry.strides, geometry.offsets
         overlap = OverlapAdd((Term(x, weights, offsets),), b, y, finish, strides, accumulator)
-        by_strides = _overlap_add.pays(overlap, cut)
-        done = _phase_rows.run(overlap, cut, by_strides) or (by_strides and _overlap_add.run(overlap, cut))
+        by_strides = _overlap_add.pays(overlap, partition)
+        done = _phase_rows.run(overlap, partition, by_strides) or (by_strides and _overlap_add.run(overlap, partition))
         if not done:
-            done = _scatter.run(_scatter.ScatterProblem(x, weights, b, y, finish, strides, offsets, accumulator), cut)
-        done = done or _overlap_add.run(overlap, cut)
+            done = _scatter.run(
+                _scatter.ScatterProblem(x, weights, b, y, finish, strides, offsets, accumulator), partition
+            )
+        done = done or _overlap_add.run(overlap, partition)
     if not done:
-        _by_taps(lambda: _taps.conv_transpose(x, w, b, y, geometry, accumulator, finish), cut)
+        _by_taps(lambda: _taps.conv_transpose(x, w, b, y, geometry, accumulator, finish), partition)
 
 
 def _by_gathering(
@@ -176,7 +180,7 @@ def _by_gathering(
     geometry: ConvTransposeGeometry,
     accumulator: str,
     finish: Finish,
-    cut: Cut,
+    partition: Partition,
 ) -> bool:
     """Compute a ConvTranspose of stride 1 as a Conv with reversed taps, by im2col; return False if that does not pay.
 
@@ -209,12 +213,12 @@ def _by_gathering(
         weights.shape,
         group,
     )
-    return _gather.conv(x, weights, b, y, of_conv, accumulator, finish, None, cut)
+    return _gather.conv(x, weights, b, y, of_conv, accumulator, finish, None, partition)
 
 
-def _by_taps(compute: Callable[[], None], cut: Cut) -> None:
+def _by_taps(compute: Callable[[], None], partition: Partition) -> None:
     """Run tap-wise accumulation; batch-invariant calls use one BLAS thread, as the number of threads changes bits."""
-    _blas.run(lambda _: compute(), [0], _blas.Share.ALONE if cut.alone else _blas.Share.AT_ONCE)
+    _blas.run(lambda _: compute(), [0], _blas.Workers.ONE if partition.invariant else _blas.Workers.CALLER)
 
 
 @lru_cache(maxsize=1024)

@@ -27,7 +27,7 @@ from gpuconv.cpu._workspace import (
     SCRATCH,
     Array,
     Box,
-    Cut,
+    Partition,
     Span,
     boxes,
     first_axes,
@@ -106,7 +106,7 @@ def _by_inputs(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumulat
         geometry, **shapes, kernel_shape=dy.shape[2:], strides=geometry.dilations, dilations=geometry.strides
     )
     problem = as_overlap_add(x, dy, None, y, of_conv, accumulator, PLAIN)
-    return _overlap_add.run(problem, Cut(x.shape[0], _threads.count()))
+    return _overlap_add.run(problem, Partition(x.shape[0], _threads.count()))
 
 
 def _phases(x: Array, dw: Array, geometry: ConvGeometry) -> list[tuple[Array, Array, ConvGeometry]]:
@@ -207,7 +207,7 @@ def _by_taps(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumulator
         )
     ]
     operations = _blas.operations(dw.size * dy.shape[0] * prod(dy.shape[2:]), accumulator)
-    _blas.run(_TapPart.compute, parts, _blas.share(operations, threads, thin=min(rows, columns) == 1))
+    _blas.run(_TapPart.compute, parts, _blas.workers_for(operations, threads, thin=min(rows, columns) == 1))
 
 
 @_threads.quietly
@@ -290,8 +290,8 @@ def _by_windows(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumula
     if (taps == 1 and not together) or 2 * met < taps or 2 * len(geometry.kernel_shape) + 3 > MOST_AXES:
         return False
     operations = _blas.operations(dw.size * dy.shape[0] * prod(dy.shape[2:]), accumulator)
-    by = _blas.share(operations, _threads.count())
-    parts = _threads.count() if by is _blas.Share.SHARED else 1
+    workers = _blas.workers_for(operations, _threads.count())
+    parts = _threads.count() if workers is _blas.Workers.POOL else 1
     piece = plan(geometry, parts, limit() // (2 * _threads.count() * np.dtype(accumulator).itemsize))
     if piece is None or not (_is_inside(geometry) or finite(dy)):
         return False
@@ -304,7 +304,7 @@ def _by_windows(x: Array, dy: Array, dw: Array, geometry: ConvGeometry, accumula
             spans(geometry.w_shape[1], piece.channels),
         )
     ]
-    _blas.run(_Windows.compute, sums, by)
+    _blas.run(_Windows.compute, sums, workers)
     return True
 
 

@@ -16,7 +16,7 @@ from gpuconv import _conv, _pooling
 from gpuconv._arrays import plain
 from gpuconv._packed import PackedWeights
 from gpuconv._transfer import pack
-from gpuconv.cpu._threads import alone
+from gpuconv.cpu._threads import single_threaded
 from gpuconv.rules import layout
 from gpuconv.rules.geometry import MaxPoolGeometry
 from gpuconv.rules.strictness import relaxed
@@ -103,13 +103,13 @@ def convolve(
         name: array.packed() if isinstance(array, SharedWeights) else plain(array)[part]
         for (name, part), array in zip(slices.items(), others, strict=True)
     }
-    with alone(), relaxed():
+    with single_threaded(), relaxed():
         return getattr(_conv, operator)(window.assemble(pieces), **arrays, **attributes)
 
 
 def pool(operator: str, window: Window, attributes: dict[str, Any], pieces: Sequence[Any]) -> Any:
     """Compute one block of MaxPool or AveragePool."""
-    with alone(), relaxed():
+    with single_threaded(), relaxed():
         return getattr(_pooling, operator)(window.assemble(pieces), **attributes)
 
 
@@ -132,7 +132,7 @@ def pool_with_indices(
         What :func:`steps_of` returns for the whole array.
     """
     x = window.assemble(pieces)
-    with alone(), relaxed():
+    with single_threaded(), relaxed():
         y, indices = _pooling.max_pool(x, return_indices=True, **attributes)
     shape = layout.channels_second(attributes["layout"], x.shape)
     whole, rest = np.zeros_like(indices), indices

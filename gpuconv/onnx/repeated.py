@@ -70,8 +70,10 @@ class RepeatedConv:
         fits = out is not None and out.shape == geometry.y_shape and out.dtype == x.dtype
         y = out if fits else np.empty(geometry.y_shape, x.dtype)
         finish = cpu.Finish(residual, self._activation)
-        alone = "NCHW" if CURRENT.get() else None
-        cpu.conv(x, w, b, y, geometry, finish, facts if w is self._constant else None, alone=alone)
+        invariant_layout = "NCHW" if CURRENT.get() else None
+        cpu.conv(
+            x, w, b, y, geometry, finish, facts if w is self._constant else None, invariant_layout=invariant_layout
+        )
         return y
 
 

@@ -30,7 +30,7 @@ def _blas_threads() -> int:
 
 
 def _one_product() -> None:
-    _blas.run(lambda _: None, range(1), _blas.Share.ALONE)
+    _blas.run(lambda _: None, range(1), _blas.Workers.ONE)
 
 
 @pytest.fixture(autouse=True)
@@ -83,19 +83,19 @@ def test_a_setting_of_somebody_else_is_given_back() -> None:
         put(2)
 
 
-@pytest.mark.parametrize("by", [_blas.Share.ALONE, _blas.Share.SHARED])
+@pytest.mark.parametrize("by", [_blas.Workers.ONE, _blas.Workers.POOL])
 def test_products_that_are_not_tiny_have_one_thread_each(by: Any) -> None:
     seen: list[Any] = []
     _blas.run(lambda _: seen.append((_blas_threads(), threading.get_ident())), range(20), by)
     assert {threads for threads, _ in seen} == {1}
-    assert len({thread for _, thread in seen}) <= (1 if by is _blas.Share.ALONE else _threads.count())
+    assert len({thread for _, thread in seen}) <= (1 if by is _blas.Workers.ONE else _threads.count())
 
 
 def test_who_computes_a_product() -> None:
-    share, kinds = _blas.share, _blas.Share
-    assert share(2**19, 2) is share(2**14, 2, thin=True) is kinds.AT_ONCE
-    assert share(2**19 + 1, 2) is share(2**14 + 1, 2, thin=True) is share(10**12, 1) is kinds.ALONE
-    assert share(10**8, 2) is kinds.SHARED
+    workers_for, kinds = _blas.workers_for, _blas.Workers
+    assert workers_for(2**19, 2) is workers_for(2**14, 2, thin=True) is kinds.CALLER
+    assert workers_for(2**19 + 1, 2) is workers_for(2**14 + 1, 2, thin=True) is workers_for(10**12, 1) is kinds.ONE
+    assert workers_for(10**8, 2) is kinds.POOL
 
 
 def test_a_whole_call_holds_it_with_its_own_thread_at_work() -> None:
@@ -103,9 +103,9 @@ def test_a_whole_call_holds_it_with_its_own_thread_at_work() -> None:
 
     def call() -> str:
         assert _blas_threads() == 2  # until a product asks for it
-        _blas.run(lambda _: None, range(1), _blas.Share.AT_ONCE)
+        _blas.run(lambda _: None, range(1), _blas.Workers.CALLER)
         assert _blas_threads() == 2
-        _blas.run(lambda _: seen.append((_blas_threads(), threading.get_ident())), range(3), _blas.Share.ALONE)
+        _blas.run(lambda _: seen.append((_blas_threads(), threading.get_ident())), range(3), _blas.Workers.ONE)
         _blas.holding(lambda: seen.append((_blas_threads(), threading.get_ident())))
         return "done"
 
@@ -138,7 +138,7 @@ def test_a_call_goes_on_where_no_thread_can_be_started(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(_blas, "start_new_thread", refuse)
     seen: list[int] = []
-    _blas.holding(lambda: _blas.run(lambda _: seen.append(_blas_threads()), range(1), _blas.Share.ALONE))
+    _blas.holding(lambda: _blas.run(lambda _: seen.append(_blas_threads()), range(1), _blas.Workers.ONE))
     assert seen == [1]
 
 
@@ -174,7 +174,7 @@ def test_interrupts_leave_nothing_behind(holds: bool, monkeypatch: pytest.Monkey
             if holds:
                 _blas.holding(_one_product)
             else:
-                _blas.run(lambda _: None, range(3), _blas.Share.SHARED)
+                _blas.run(lambda _: None, range(3), _blas.Workers.POOL)
 
     with interrupts() as handler:
         cut = [handler.during(calls, 1e-5 + n % 211 * 1e-6, again=3e-5 if n % 3 == 0 else None) for n in range(1000)]

@@ -11,7 +11,7 @@ import pytest
 import gpuconv
 from gpuconv import cpu
 from gpuconv.cpu import _grouped
-from gpuconv.cpu._workspace import Cut
+from gpuconv.cpu._workspace import Partition
 from gpuconv.rules import geometry as geometries
 from tests.oracle import oracle
 
@@ -58,7 +58,7 @@ class _Dirty:
 
 
 def _plan(x: tuple[int, ...], w: tuple[int, ...], attributes: dict[str, Any], threads: int = 1) -> Any:
-    return _grouped._plan(geometries.conv(x, w, None, **attributes), "float32", Cut(x[0], threads), WORKSPACE)
+    return _grouped._plan(geometries.conv(x, w, None, **attributes), "float32", Partition(x[0], threads), WORKSPACE)
 
 
 def _integers(seed: int, *shapes: tuple[int, ...], dtype: Any = np.float32) -> list[Any]:
@@ -130,7 +130,7 @@ def test_blocks_cover_everything_once_and_hold_what_they_may() -> None:
         attributes = {"group": group, "pads": [1] * 4, "strides": [random.randint(1, 2)] * 2}
         geometry = geometries.conv(x_shape, (group, 1, 3, 3), None, **attributes)
         bytes_, threads = random.choice((2**16, 2**18, WORKSPACE)), random.choice((1, 2, 3))
-        work = _grouped._plan(geometry, "float32", Cut(geometry.x_shape[0], threads), bytes_)
+        work = _grouped._plan(geometry, "float32", Partition(geometry.x_shape[0], threads), bytes_)
         if work is None:
             continue
         covered = np.zeros((x_shape[0], group, geometry.y_shape[2]), int)

@@ -17,7 +17,7 @@ import pytest
 import gpuconv
 from gpuconv.cpu import _overlap_add, _scatter, _taps
 from gpuconv.cpu._overlap_add import OverlapAdd, Piece, Sizes, Term
-from gpuconv.cpu._workspace import ALONE, Cut, boxes
+from gpuconv.cpu._workspace import INVARIANT, Partition, boxes
 from gpuconv.rules import geometry as geometries
 from tests.cpu.transposed import DTYPES, NAMES, Ints, drawn, integers, transposed, wide
 from tests.oracle import oracle
@@ -103,17 +103,17 @@ def _problem(x: Ints, w: Ints, stride: int, group: int = 1, dtype: Any = np.floa
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("cut", [Cut(1, 1), Cut(1, 2), Cut(1, 16), ALONE])
+@pytest.mark.parametrize("partition", [Partition(1, 1), Partition(1, 2), Partition(1, 16), INVARIANT])
 @pytest.mark.parametrize(("x", "w", "stride"), LONG)
-def test_long_kernels_are_a_few_large_products(x: Ints, w: Ints, stride: int, cut: Cut, dtype: Any) -> None:
+def test_long_kernels_are_a_few_large_products(x: Ints, w: Ints, stride: int, partition: Partition, dtype: Any) -> None:
     problem = _problem(x, w, stride, dtype=dtype)
-    assert _overlap_add.pays(problem, cut)
+    assert _overlap_add.pays(problem, partition)
     sizes = _overlap_add.sizes_of(problem)
     assert sizes.in_place is (dtype == np.float32)
-    piece = _overlap_add.plan(sizes, 1, cut.threads, min(cut.share_of(2**28), 2**24) // 4)
+    piece = _overlap_add.plan(sizes, 1, partition.threads, min(partition.share_of(2**28), 2**24) // 4)
     assert piece is not None
     products, multiplied = _work(sizes, piece)
-    assert products <= (8 if dtype == np.float32 else 128) * cut.threads
+    assert products <= (8 if dtype == np.float32 else 128) * partition.threads
     assert multiplied <= 1.5 * x[1] * x[2] * w[2]
     steps = products * (w[2] // stride + 1)
     assert steps * 10_000 <= multiplied, "starting steps takes longer than the products"
@@ -157,10 +157,10 @@ def test_no_convolution_of_moderate_size_goes_by_taps_for_lack_of_workspace() ->
         g = geometries.conv_transpose(x, w, None, strides=[stride] * (len(x) - 2), group=group)
         steps = tuple(abs(offsets.step) for offsets in g.offsets)
         outputs = tuple(-(-n // s) for n, s in zip(g.y_shape[2:], g.strides, strict=True))
-        for cut, in_place in product((Cut(1, 2), Cut(1, 16), ALONE), (True, False)):
+        for partition, in_place in product((Partition(1, 2), Partition(1, 16), INVARIANT), (True, False)):
             sizes = Sizes(x[2:], w[2:], steps, outputs, g.strides, group, w[1], w[0] // group, in_place)
-            most = min(cut.share_of(2**28), 2**24) // 4
-            piece = _overlap_add.plan(sizes, 1, cut.threads, most)
+            most = min(partition.share_of(2**28), 2**24) // 4
+            piece = _overlap_add.plan(sizes, 1, partition.threads, most)
             assert piece is not None, (x, w, stride, group)
             assert sum(piece.elements(sizes).values()) <= most
             assert piece.groups == 1 or piece.rows == w[1]
@@ -207,7 +207,7 @@ def test_taps_of_one_stride_are_added_in_one_step(offsets: range, stride: int, e
 def test_where_overlap_add_pays(x: Ints, w: Ints, stride: int, expected: bool) -> None:
     problem = _problem(x, w, stride)
     with mock.patch.object(_scatter, "run", return_value=True) as scatter:
-        assert _overlap_add.pays(problem, Cut(x[0], 2)) is expected
+        assert _overlap_add.pays(problem, Partition(x[0], 2)) is expected
         gpuconv.conv_transpose(np.zeros(x, np.float32), np.zeros(w, np.float32), strides=[stride] * (len(x) - 2))
     assert scatter.called is not expected
 

@@ -16,7 +16,7 @@ import gpuconv
 from gpuconv import cpu
 from gpuconv.cpu import _gather, _product, _scatter
 from gpuconv.cpu._finish import Finish
-from gpuconv.cpu._workspace import BlockSize, Cut, blocks
+from gpuconv.cpu._workspace import BlockSize, Partition, blocks
 from gpuconv.cpu.conv import _adds_fewer, _adds_less_than_it_gathers
 from gpuconv.onnx import backend
 from gpuconv.rules import activation
@@ -123,7 +123,7 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 def _assert_rows(x: Any, w: Any, attributes: dict[str, Any]) -> None:
     geometry = geometries.conv(x.shape, w.shape, None, **attributes)
     if _product.available("float32"):
-        assert _gather.goes_by_rows(geometry, "float32", False, Cut(geometry.x_shape[0], 2)), (
+        assert _gather.goes_by_rows(geometry, "float32", False, Partition(geometry.x_shape[0], 2)), (
             "not what this test is about"
         )
 
@@ -403,7 +403,7 @@ def test_products_are_added_where_their_taps_reach(workspace: str, monkeypatch: 
         arrays = [None if a is None else a.astype(np.float32) for a in (x, weights, b)]
         finish = Finish(activation=activation.parse("activation", "relu")) if random.random() < 0.3 else Finish()
         problem = _scatter.ScatterProblem(*arrays, y, finish, strides, offsets, "float32")
-        if _scatter.run(problem, Cut(problem.x.shape[0], 2)):
+        if _scatter.run(problem, Partition(problem.x.shape[0], 2)):
             ran += 1
             assert np.array_equal(y, np.maximum(expected, 0) if finish else expected), problem
     assert ran > 100

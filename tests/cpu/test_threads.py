@@ -292,7 +292,7 @@ def test_who_is_alone_has_one_thread_for_as_long_as_that_lasts(monkeypatch: pyte
     monkeypatch.delenv("GPUCONV_NUM_THREADS", raising=False)
     monkeypatch.setattr(_threads, "_processors", lambda: tuple(range(8)))
     monkeypatch.setattr(_threads, "_quota", lambda: 8)
-    with _threads.alone():
+    with _threads.single_threaded():
         assert _threads.count() == 1
     assert _threads.count() == 8
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpuconv.cpu import _gather, _scatter, _workspace
 from gpuconv.cpu._finish import Finish
-from gpuconv.cpu._workspace import BlockSize, Cut
+from gpuconv.cpu._workspace import BlockSize, Partition
 from gpuconv.cpu.pool import _blocks
 from gpuconv.rules import geometry
 
@@ -232,7 +232,7 @@ def test_blocks_of_sums_fit_their_share_of_the_workspace() -> None:
         w = (group * random.randint(1, 40), random.randint(1, 40), *kernel)
         x = (random.randint(1, 5), group * w[1], *(random.randint(k, 40) for k in kernel))
         g, item = geometry.conv(x, w, None, group=group, pads=[0] * 2 * len(kernel)), random.choice((4, 8))
-        plan = _gather._plan(g, True, False, False, item, Cut(x[0], threads), 1, bytes_)
+        plan = _gather._plan(g, True, False, False, item, Partition(x[0], threads), 1, bytes_)
         budget = bytes_ // (2 * threads * item)  # the other half is for weights and what is not counted
         least = _gather._elements(g, (1,) * len(kernel), w[0] // group)
         assert (plan is None) <= (least > budget or prod(w[1:]) > 1)

@@ -157,7 +157,7 @@ def test_directions_share_threads_by_the_size_of_steps(
     found: list[Any] = []
 
     def spy(function: Any, items: Any, by: Any) -> None:
-        found.append((items, by is recurrent._blas.Share.SHARED))
+        found.append((items, by is recurrent._blas.Workers.POOL))
         original(function, items, by)
 
     original = recurrent._blas.run

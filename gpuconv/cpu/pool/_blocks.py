@@ -81,7 +81,7 @@ def threads(workspace: int) -> int:
     return min(_threads.count(), max(1, workspace // _BYTES_OF_THREAD))
 
 
-def cut(
+def partition(
     geometry: PoolGeometry, windows: list[Offsets], volume: int, together: int, *, is_copied: bool = True
 ) -> PooledBlocks:
     """Return blocks with about ``volume`` elements of inputs and results each, for every part of the window.
@@ -96,7 +96,7 @@ def cut(
 
 
 def blocks(geometry: PoolGeometry, volume: int, together: int, *, is_copied: bool = True) -> list[PooledBlock]:
-    """Return blocks of outputs with about ``volume`` elements of buffers each; arguments as in :func:`cut`."""
+    """Return blocks of outputs with about ``volume`` elements of buffers each; arguments as in :func:`partition`."""
     images, channels, *extents = geometry.y_shape
     out = box = tuple(extents)
     at_work = partial(elements, geometry, is_copied=is_copied)

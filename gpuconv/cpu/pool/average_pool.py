@@ -17,7 +17,7 @@ import numpy as np
 
 from gpuconv.cpu import _threads
 from gpuconv.cpu._workspace import SCRATCH, Array, Box, boxes, in_order, last_axes, limit, shrink, spans
-from gpuconv.cpu.pool._blocks import PooledBlocks, View, axis_of, cut, elements, order_of_axes, threads
+from gpuconv.cpu.pool._blocks import PooledBlocks, View, axis_of, elements, order_of_axes, partition, threads
 from gpuconv.cpu.pool._sums import sums
 from gpuconv.cpu.pool._windows import Axis, is_worth_moving
 from gpuconv.rules import dtypes
@@ -30,18 +30,18 @@ _WINDOWS = 4  # windows that must fit into a block; else inputs are read without
 
 
 @_threads.quietly
-def average_pool(x: Array, y: Array, geometry: AveragePoolGeometry, *, alone: str | None = None) -> None:
+def average_pool(x: Array, y: Array, geometry: AveragePoolGeometry, *, invariant_layout: str | None = None) -> None:
     """Write AveragePool of x (N, C, …) into y (N, C, Q1, …).
 
-    ``alone`` is the layout ("NCHW" or "NHWC") if the call is batch-invariant: then bits do not depend on the strides of
-    x and y. They never depend on other images or on the number of threads.
+    ``invariant_layout`` is the layout ("NCHW" or "NHWC") if the call is batch-invariant: then bits do not
+    depend on the strides of x and y. They never depend on other images or on the number of threads.
     """
     if y.size == 0:
         return
-    if alone is None:
+    if invariant_layout is None:
         _average_pool(x, y, geometry)
     else:
-        in_order(alone, x, y, lambda x, y, _: _average_pool(x, y, geometry.of_images(x.shape[0])))
+        in_order(invariant_layout, x, y, lambda x, y, _: _average_pool(x, y, geometry.of_images(x.shape[0])))
 
 
 def _average_pool(x: Array, y: Array, geometry: AveragePoolGeometry) -> None:
@@ -123,7 +123,7 @@ def _volume(accumulator: np.dtype[Any], most: int) -> int:
 @lru_cache(maxsize=256)
 def _work(geometry: AveragePoolGeometry, volume: int) -> PooledBlocks:
     is_copied = set(geometry.y_shape[2:]) == {1} or not _is_huge(geometry, volume)
-    return cut(geometry, [geometry.offsets], volume, geometry.x_shape[0], is_copied=is_copied)
+    return partition(geometry, [geometry.offsets], volume, geometry.x_shape[0], is_copied=is_copied)
 
 
 def _is_huge(geometry: AveragePoolGeometry, volume: int) -> bool:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from gpuconv.cpu import _threads
-from gpuconv.cpu._workspace import ALONE, SCRATCH, Array, Cut, Scratch, in_order, limit
+from gpuconv.cpu._workspace import INVARIANT, SCRATCH, Array, Partition, Scratch, in_order, limit
 from gpuconv.cpu.pool import _argmax, _order, _windows
 from gpuconv.cpu.pool._blocks import PooledBlock, PooledBlocks, View, order_of_axes, threads, windows_within
-from gpuconv.cpu.pool._blocks import cut as cut_into
+from gpuconv.cpu.pool._blocks import partition as cut_into
 from gpuconv.cpu.pool._windows import Axis
 from gpuconv.rules.dtypes import lowest
 from gpuconv.rules.geometry import MaxPoolGeometry
@@ -28,34 +28,38 @@ _TOUCHED_INDICES = 56  # bytes of buffers per input: keys, keys packed with posi
 
 
 @_threads.quietly
-def max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometry, *, alone: str | None = None) -> None:
+def max_pool(
+    x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometry, *, invariant_layout: str | None = None
+) -> None:
     """Write MaxPool of x (N, C, …) into y (N, C, Q1, …), and Indices into ``indices`` unless it is None.
 
-    ``alone`` is the layout ("NCHW" or "NHWC") if the call is batch-invariant: then the sign of a zero does not depend
-    on other images, on threads, or on the strides of x and y. With Indices it never does.
+    ``invariant_layout`` is the layout ("NCHW" or "NHWC") if the call is batch-invariant: then the sign of a
+    zero does not depend on other images, on threads, or on the strides of x and y. With Indices it never does.
     """
     if y.size == 0:
         return
-    if alone is None or indices is not None:
+    if invariant_layout is None or indices is not None:
         workspace = limit()
-        _max_pool(x, y, indices, geometry, Cut(x.shape[0], threads(workspace)), workspace)
+        _max_pool(x, y, indices, geometry, Partition(x.shape[0], threads(workspace)), workspace)
         return
 
     def compute(x: Array, y: Array, _: slice) -> None:
         x_shape, y_shape = (x.shape[0], *geometry.x_shape[1:]), (x.shape[0], *geometry.y_shape[1:])
-        _max_pool(x, y, None, replace(geometry, x_shape=x_shape, y_shape=y_shape), ALONE, limit())
+        _max_pool(x, y, None, replace(geometry, x_shape=x_shape, y_shape=y_shape), INVARIANT, limit())
 
-    in_order(alone, x, y, compute)
+    in_order(invariant_layout, x, y, compute)
 
 
-def _max_pool(x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometry, cut: Cut, workspace: int) -> None:
+def _max_pool(
+    x: Array, y: Array, indices: Array | None, geometry: MaxPoolGeometry, partition: Partition, workspace: int
+) -> None:
     touched = _TOUCHED_INDICES if indices is not None else _TOUCHED * x.dtype.itemsize
-    work = _work(geometry, touched, min(_TILE_BYTES, cut.share_of(workspace)), cut.images)
+    work = _work(geometry, touched, min(_TILE_BYTES, partition.share_of(workspace)), partition.images)
 
     def compute(number: int) -> None:
         _compute(x, y, indices, geometry, work.views(number), SCRATCH, work.blocks[number])
 
-    most = cut.at_once(workspace) if cut.alone else cut.threads
+    most = partition.at_once(workspace) if partition.invariant else partition.threads
     _threads.run(compute, range(len(work.blocks)), side_by_side=_threads.pays(x.nbytes), most=most)
 
 

@@ -244,9 +244,9 @@ def _run_directions(run: Callable[[int], None], directions: int, steps: int, mul
     if steps == 0:  # on a device
         run_share(list(range(directions)))
     elif steps * multiplications < _LARGE:  # too little work for another thread
-        _blas.run(run_share, [list(range(directions))], _blas.share(2 * multiplications, 1, thin=True))
+        _blas.run(run_share, [list(range(directions))], _blas.workers_for(2 * multiplications, 1, thin=True))
     else:
-        _blas.run(_threads.quietly(run_share), shares, _blas.Share.SHARED)
+        _blas.run(_threads.quietly(run_share), shares, _blas.Workers.POOL)
 
 
 def _times(w: Any, rows: Any) -> Any:
