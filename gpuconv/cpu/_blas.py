@@ -10,14 +10,15 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from _thread import allocate_lock, start_new_thread
+from _thread import start_new_thread
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from enum import Enum
 from functools import lru_cache
 from math import prod
-from threading import Lock, get_ident
+from threading import Lock, get_ident, main_thread
+from time import sleep
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,7 +36,7 @@ _TINY, _TINY_THIN = 2**19, 2**14  # operations for which BLAS uses one thread it
 _COMPLEX = 16  # operations of a complex product and its addition, as OpenBLAS's limits have them
 _SMALL = 4e7  # operations: some half a millisecond, several times what it takes to wake threads
 _PART = 5e7  # operations of an image that are worth a part of their own, where nothing else may decide
-_LONG = 0.5  # seconds after which it is worth looking whether a call has ended without a word
+_LONG, _QUIET = 0.5, 20  # seconds between looks for calls that an interrupt has ended, and looks that find nothing
 _held: ContextVar[_Held | None] = ContextVar("gpuconv.held", default=None)
 
 
@@ -43,8 +44,8 @@ class Workers(Enum):
     """Who computes a product."""
 
     CALLER = "the calling thread"
-    ONE = "one thread, with BLAS held back"
-    POOL = "our threads, with BLAS held back"
+    ONE = "the calling thread, with BLAS held at one thread"
+    POOL = "threads of the pool, with BLAS held at one thread each"
 
 
 def operations(products: int, dtype: Any) -> int:
@@ -82,7 +83,9 @@ def _may_begin(workers: Workers) -> bool:
     if workers is Workers.CALLER:
         return True
     held = _held.get()
-    return held is not None and held.begin()
+    if held is not None:
+        held.begin()
+    return held is not None
 
 
 def matmul(a: Array, b: Array) -> Array:
@@ -122,10 +125,9 @@ def _part(matrices: Array, ndim: int, axis: int, span: slice, fixed: int) -> Arr
 
 
 def holding(function: Callable[[], Result]) -> Result:
-    """Call a function of many products one after the other: the first that is not tiny holds BLAS for all of them.
+    """Call a function that computes many products; the first one that is not tiny holds BLAS until the function ends.
 
-    A thread that no interrupt reaches holds it. Where an interrupt keeps this one from telling it that the call has
-    ended, it finds this function no more among those that the thread is in. Variables of the environment are read once.
+    Environment variables are read once for the whole call.
     """
     if _held.get() is not None:
         return function()
@@ -133,7 +135,7 @@ def holding(function: Callable[[], Result]) -> Result:
     try:
         return copy_context().run(_within, held, function)
     finally:
-        held.ended.release()
+        _HOLD.leave(held)
 
 
 def _within(held: _Held, function: Callable[[], Result]) -> Result:
@@ -143,69 +145,49 @@ def _within(held: _Held, function: Callable[[], Result]) -> Result:
 
 
 class _Held:
-    """What holds BLAS for one call of :func:`holding`, from its first product that asks for that to its end."""
+    """One call of :func:`holding`, which holds BLAS from its first product that is not tiny on."""
 
     def __init__(self) -> None:
-        self.ended = allocate_lock()
-        self.ended.acquire()
         self._thread = get_ident()
         self._has_begun = _functions() is None or _HOLD.threads() < 2  # nothing is to be done then
 
-    def begin(self) -> bool:
-        """Hold BLAS; return False where the system has no more threads: then each product asks for itself."""
-        if self._has_begun:
-            return True
-        began = allocate_lock()
-        began.acquire()
-        try:
-            start_new_thread(_hold, (self._thread, began, self.ended))
-        except RuntimeError:
-            return False
-        began.acquire()
-        self._has_begun = True
-        return True
-
-
-def _hold(thread: int, began: Any, ended: Any) -> None:
-    """Hold BLAS at one thread until a call of another thread has ended."""
-    with _HOLD.at_one():
-        began.release()
-        while not ended.acquire(timeout=_LONG):
-            if not _is_in(thread, holding):
-                return
-    ended.release()  # after an interrupt there may be two of these
-
-
-def _is_in(thread: int, function: Callable[..., object]) -> bool:
-    """Tell whether a thread is in a function."""
-    frame = sys._current_frames().get(thread)
-    while frame is not None and frame.f_code is not function.__code__:
-        frame = frame.f_back
-    return frame is not None
+    def begin(self) -> None:
+        """Hold BLAS until the call ends."""
+        if not self._has_begun:
+            _HOLD.enter(self, self._thread, holding)
+            self._has_begun = True
 
 
 class _Hold:
-    """BLAS's number of threads, while somebody needs it to be one, and otherwise.
+    """Limits BLAS to one thread as long as anybody holds it. The setting is the process's: it also limits other users.
 
-    The setting is the process's; threads that call BLAS themselves are held too. An interrupt reaches :meth:`threads`
-    only, which takes no lock: everything else is for threads that no interrupt reaches.
+    An interrupt (Ctrl-C) may end a call of the main thread between any two instructions, thus also between
+    :meth:`enter` and the ``try`` whose ``finally`` calls :meth:`leave`. A thread of its own therefore looks twice a
+    second for holders that are no longer in their function. (Python takes and releases a lock by ``with`` in a way that
+    no interrupt can cut in two.)
     """
 
     def __init__(self) -> None:
-        self._before = 1
+        self._before = 1  # BLAS's own number of threads, while somebody holds it
         self._start()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
 
     def _start(self) -> None:
-        self._setting, self._changes, self.inside = Lock(), 0, 0
+        self._setting, self._changes, self._is_guarded = Lock(), 0, False
+        self._holders: dict[object, tuple[int, Callable[..., object]] | None] = {}
 
     def _forked(self) -> None:
-        """Go on in a child process, which has none of the threads that were inside."""
-        functions, held = _functions(), self.inside > 0
+        """Restore BLAS's threads in a child process, which has none of the holders."""
+        functions, held = _functions(), bool(self._holders)
         self._start()
         if held and functions is not None:
             functions[1](self._before)
+
+    @property
+    def inside(self) -> int:
+        """Number of holders."""
+        return len(self._holders)
 
     def threads(self) -> int:
         """Return BLAS's own number of threads, held or not."""
@@ -218,26 +200,59 @@ class _Hold:
 
     @contextmanager
     def at_one(self) -> Iterator[None]:
-        """Hold BLAS at one thread; the last one to leave gives it back its threads."""
-        functions = _functions()
-        if functions is None:
+        """Hold BLAS at one thread inside the context, which only :func:`_threads.run` may enter."""
+        if _functions() is None:
             yield
             return
-        get, put = functions
-        with self._setting:
-            if not self.inside:
-                self._before = get()
-            self.inside += 1
-            self._changes += 1
-            put(1)
+        holder = object()
+        self.enter(holder, get_ident(), _threads.run)
         try:
             yield
         finally:
-            with self._setting:
-                if self.inside == 1:
-                    put(self._before)
-                self.inside -= 1
-                self._changes += 1
+            self.leave(holder)
+
+    def enter(self, holder: object, thread: int, function: Callable[..., object]) -> None:
+        """Hold BLAS at one thread until ``leave(holder)``, at most as long as the main thread is in the function."""
+        get, put = _functions() or (int, int)
+        is_main = thread == main_thread().ident
+        if is_main and not self._is_guarded:
+            with suppress(RuntimeError):  # the system has no more threads: only an interrupt would need this one
+                start_new_thread(self._guard, ())
+        with self._setting:
+            if not self._holders:
+                self._before = get()
+            self._holders[holder] = (thread, function) if is_main else None
+            self._changes += 1
+            put(1)
+
+    def leave(self, holder: object) -> None:
+        """Hold BLAS no more; the last holder restores its threads. Nothing happens for who does not hold it."""
+        with self._setting:
+            if self._holders.keys() == {holder}:
+                (_functions() or (int, int))[1](self._before)
+            self._holders.pop(holder, None)
+            self._changes += 1
+
+    def _guard(self) -> None:
+        """Let holders leave whose function an interrupt has ended; end after a while in which nobody held BLAS."""
+        if self._is_guarded:
+            return
+        self._is_guarded, quiet, changes = True, 0, -1
+        while quiet <= _QUIET:
+            quiet = quiet + 1 if changes == self._changes and not self._holders else 0
+            changes, self._is_guarded = self._changes, quiet < _QUIET  # one more look after others start another one
+            sleep(_LONG)
+            for holder, place in [*self._holders.items()]:
+                if place is not None and not _is_in(*place):
+                    self.leave(holder)
+
+
+def _is_in(thread: int, function: Callable[..., object]) -> bool:
+    """Tell whether a thread is in a function."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None and frame.f_code is not function.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 _HOLD = _Hold()

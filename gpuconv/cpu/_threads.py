@@ -1,8 +1,10 @@
 """Threads for the work that BLAS does not parallelise by itself.
 
 An interrupt (Ctrl-C) raises an exception in the main thread between any two of its instructions, in a ``finally`` too.
-Whatever outlasts a call is therefore changed by threads of the pool, which no interrupt reaches. A thread that waits
-for them only makes single calls into C that cannot be cut in two: it puts jobs into a queue and waits for a lock.
+Whatever outlasts a call is therefore changed by threads of the pool, which no interrupt reaches, or repaired by one, as
+BLAS's number of threads is (`gpuconv.cpu._blas`). A thread that waits for the pool only makes single calls into C that
+cannot be cut in two: it puts jobs into a queue and waits for a lock. Handing a job over takes about a tenth of a
+millisecond each way, more on virtual machines whose idle processors sleep, so a single thread is always the caller's.
 """
 
 from __future__ import annotations
@@ -140,24 +142,23 @@ def run(
     most: int | None = None,
     within: Around | None = None,
 ) -> None:
-    """Call ``function`` on every item, side by side if told so; the items must write to different places.
+    """Call ``function`` on every item, by several threads if ``side_by_side``; items must write to different places.
 
-    At most ``most`` threads do, if given.
+    At most ``most`` threads do, if given; a single one is the caller's.
 
-    ``within`` makes a context that is entered before the first item and left after the last, on a thread that no
-    interrupt reaches. NumPy's loops release the interpreter lock. After an error, or an exception in the thread that
-    waits, no item is started; it is raised once those that were have ended. Only a second interrupt ends that wait, and
-    items may then still be at work.
+    ``within`` makes a context that is entered before the first item and left after the last: on a thread of the pool if
+    there are several, else by the caller, which an interrupt may keep from leaving it. NumPy's loops release the
+    interpreter lock. After an error, or an exception in the thread that waits, no item is started; it is raised once
+    those that were have ended. Only a second interrupt ends that wait, and items may then still be at work.
     """
     work = deque(items)
     threads = min(count(), len(work), most or len(work)) if side_by_side else 1
-    on_pool = threads > 1 or (within is not None and threading.current_thread() is threading.main_thread())
-    if on_pool and work:
+    if threads > 1:
         _Job(function, work, within or nullcontext).run(threads)
-        return
-    with (within or nullcontext)():
-        while work:
-            function(work.popleft())
+    elif work:
+        with (within or nullcontext)():
+            while work:
+                function(work.popleft())
 
 
 class _Job:

@@ -114,15 +114,26 @@ def test_a_whole_call_holds_it_with_its_own_thread_at_work() -> None:
     assert _blas._held.get() is None
 
 
-def test_a_call_that_an_interrupt_has_left_without_a_word_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("function", [_blas.holding, _threads.run])
+def test_a_call_that_an_interrupt_has_ended_holds_it_no_more(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_blas, "_LONG", 0.02)
-    began, ended = threading.Lock(), threading.Lock()
-    began.acquire()
-    ended.acquire()
-    holding = threading.Thread(target=_blas._hold, args=(threading.get_ident(), began, ended))
-    holding.start()
-    holding.join(DEADLINE)
-    assert not holding.is_alive()
+    _blas._HOLD.enter(object(), threading.get_ident(), function)
+    assert _blas_threads() == 1
+    assert eventually(lambda: _blas_threads() == 2 and not _blas._HOLD.inside)
+
+
+def test_the_thread_that_looks_for_interrupted_calls_ends_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_blas, "_LONG", 0.001)
+    for _ in range(2):
+        _one_product()
+        assert eventually(lambda: _blas._HOLD._is_guarded)
+        assert eventually(lambda: not _blas._HOLD._is_guarded)
+
+
+def test_the_main_thread_multiplies_itself() -> None:
+    seen: list[Any] = []
+    _blas.run(lambda _: seen.append((_blas_threads(), threading.get_ident())), range(2), _blas.Workers.ONE)
+    assert seen == [(1, threading.get_ident())] * 2
 
 
 def test_a_call_that_takes_long_is_not_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,16 +176,18 @@ def test_a_forked_child_does_not_wait_for_its_parents_threads() -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
-@pytest.mark.parametrize("holds", [False, True])
-def test_interrupts_leave_nothing_behind(holds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", ["in a pool", "here", "in a call that holds it"])
+def test_interrupts_leave_nothing_behind(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_blas, "_LONG", 0.02)
 
     def calls() -> None:
         for _ in range(200):
-            if holds:
-                _blas.holding(_one_product)
-            else:
+            if where == "in a pool":
                 _blas.run(lambda _: None, range(3), _blas.Workers.POOL)
+            elif where == "here":
+                _one_product()
+            else:
+                _blas.holding(_one_product)
 
     with interrupts() as handler:
         cut = [handler.during(calls, 1e-5 + n % 211 * 1e-6, again=3e-5 if n % 3 == 0 else None) for n in range(1000)]
