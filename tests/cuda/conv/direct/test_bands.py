@@ -100,7 +100,7 @@ def tiles(view: BandView, form: BandForm, limits: Limits) -> list[BandTile]:
         ("conv", (1, 40, 23, 44), (3, 40, 3, 3), {"pads": [1, 2, 0, 1]}),
         ("conv", (2, 9, 301), (2, 9, 6), {"pads": [3, 2]}),
         ("conv", (1, 45, 13, 24), (3, 45, 3, 3), {"pads": [1, 2, 0, 1]}),
-        ("conv_transpose", (1, 16, 9, 20), (16, 3, 5, 4), {"strides": [3, 2], "pads": [1, 2, 0, 1]}),
+        ("conv_transpose", (1, 16, 9, 20), (16, 3, 5, 4), {"strides": [3, 2], "pads": [1, 2, 1, 1]}),
         ("conv_transpose", (1, 12, 3, 7, 8), (12, 1, 3, 2, 9), {"strides": [2, 3, 4], "output_padding": [1, 0, 3]}),
     ],
 )
