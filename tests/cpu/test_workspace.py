@@ -242,3 +242,12 @@ def test_blocks_of_sums_fit_their_share_of_the_workspace() -> None:
             assert 1 <= plan.groups <= group
             assert 1 <= plan.rows <= w[0] // group
             assert plan.groups == 1 or plan.rows == w[0] // group
+
+
+def test_images_that_are_matrices_in_memory() -> None:
+    x = np.zeros((2, 3, 4, 5))
+    last = np.zeros((2, 4, 5, 3)).transpose(0, 3, 1, 2)
+    assert _gather._flattens(x)
+    assert _gather._flattens(last)
+    for other in (x[..., ::2], x[:, ::2], x.transpose(0, 1, 3, 2), last[..., 1:], x.transpose(1, 0, 2, 3)):
+        assert not _gather._flattens(other)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -11,11 +13,12 @@ import pytest
 import gpuconv
 from gpuconv.cuda.conv.direct import bands as bands_plan
 from gpuconv.cuda.conv.direct import bands_tile
-from gpuconv.cuda.conv.direct.bands_tile import BandForm, BandTile, BandView
+from gpuconv.cuda.conv.direct.bands_tile import BandAxis, BandForm, BandTile, BandView
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import Limits
 from tests.emulator import emulated_cuda
+from tests.harness import banks
 from tests.harness.emulated import preferred
 from tests.harness.offered import candidates
 from tests.harness.plans import HOPPER, fields, plan, problem
@@ -97,7 +100,7 @@ def tiles(view: BandView, form: BandForm, limits: Limits) -> list[BandTile]:
         ("conv", (1, 40, 23, 44), (3, 40, 3, 3), {"pads": [1, 2, 0, 1]}),
         ("conv", (2, 9, 301), (2, 9, 6), {"pads": [3, 2]}),
         ("conv", (1, 45, 13, 24), (3, 45, 3, 3), {"pads": [1, 2, 0, 1]}),
-        ("conv_transpose", (1, 16, 9, 20), (16, 3, 5, 4), {"strides": [3, 2], "pads": [1, 2, 0, 1]}),
+        ("conv_transpose", (1, 16, 9, 20), (16, 3, 5, 4), {"strides": [3, 2], "pads": [1, 2, 1, 1]}),
         ("conv_transpose", (1, 12, 3, 7, 8), (12, 1, 3, 2, 9), {"strides": [2, 3, 4], "output_padding": [1, 0, 3]}),
     ],
 )
@@ -135,6 +138,55 @@ def test_a_line_is_cut_into_rows_that_cover_it(width: int) -> None:
     each = struct["height"] * struct["width"]  # outputs of a block: rows of the line, cut into as many columns
     assert struct["fold"] == struct["width"]
     assert max(launch.grid) in (-(-width // each), 2 * -(-width // each))  # both filters together, or one a block
+
+
+# ---------------------------------------------------------------- banks of a tile by hand
+
+BAND = BandTile(
+    BandView(
+        dtype="float32", copies=2, channels=20, filters=3, depths=5, planes=1,
+        height=BandAxis(phases=2, taps=3, kernel=6, positions=31, start=-1, origin=-2),
+        width=BandAxis(phases=3, taps=5, kernel=13, positions=44, start=-3, origin=-4),
+        line=False, vectors=4, lines=4,
+    ),
+    BandForm(3, 3, 3, 4, registers=112, efficiency=0.9),
+    threads=(3, 5),
+    jobs=2,
+    parts=2,
+    step=16,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_threads_of_bands_read_from_other_banks(jobs: int) -> None:
+    """Where the threads of a row are no whole row of banks, the next row begins in the bank after its last.
+
+    So does the next channel, which other threads of the warp have. No pitch is longer than that needs.
+    """
+    tile = replace(BAND, jobs=jobs)
+    row, channel = tile.row_pitch, tile.channel_pitch
+    at = [4 * (part * channel + r * 3 * row + 4 * c) for part, r, c in product(range(2), range(3), range(5))]
+    assert max(banks.steps(at[:15], 16), banks.steps(at[15:], 16)) == 1
+    assert jobs == 2 or banks.steps(at, 16) == 1
+    assert row == 4 * banks.next_in_bank(28 // 4, 5, 8, times=3)  # the rows of a thread
+    assert channel == 4 * banks.next_in_bank(11 * row // 4, 3 * 5 * jobs, 8)
+
+
+def test_channels_that_are_copied_together_begin_in_banks_far_apart() -> None:
+    """By an odd number of vectors; so too where a whole warp has one channel."""
+    last = replace(BAND, view=replace(BAND.view, vectors=-4))
+    assert [tile.channel_pitch for tile in (last, replace(last, jobs=4), replace(BAND, jobs=4))] == [11 * 28] * 3
+    even = replace(last, view=replace(last.view, height=replace(BAND.view.height, taps=4)))
+    assert even.channel_pitch == 12 * 28 + 4  # 84 vectors, and one more
+    assert replace(BAND, threads=(3, 8)).row_pitch == (8 + 2) * 4  # whole rows of banks: nothing to turn
+
+
+@pytest.mark.parametrize(("phases", "bank"), [(3, 8 // 3), (1, 0)])
+def test_sums_of_neighbouring_phases_begin_in_other_banks(phases: int, bank: int) -> None:
+    tile = replace(BAND, view=replace(BAND.view, width=replace(BAND.view.width, phases=phases)))
+    assert tile.plane == 4 * banks.next_in_bank(9 * 20 // 4, bank, 8)
+    written = [4 * (phase * tile.plane) for phase in range(phases)]
+    assert banks.steps(written, 16) == 1
 
 
 # ---------------------------------------------------------------- problems by hand

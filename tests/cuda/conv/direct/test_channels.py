@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
+from math import prod
 from random import Random
 from typing import Any
 
@@ -21,7 +23,7 @@ from tests.emulator import emulated_cuda
 from tests.harness import direct_forms
 from tests.harness.emulated import preferred
 from tests.harness.offered import candidates
-from tests.harness.plans import fields, problem
+from tests.harness.plans import conv_of, fields, problem
 from tests.oracle import oracle
 from tests.oracle.operands import CONV_DTYPES, values, with_channels_last
 from tests.oracle.oracle import assert_close
@@ -164,3 +166,29 @@ def test_conv_transpose_of_stride_1() -> None:
         y = gpuconv.conv_transpose(with_channels_last(x), w, **attributes, out=out)
     assert [launch.variant.name for launch in emulated.launches] == ["depthwise_float32_3d_channels_7s1"]
     assert_close(y, expected, "float32")
+
+
+def test_a_tile_by_hand() -> None:
+    work = conv_of(
+        "float32", batch=2, group=33, channels=1, filters=2,
+        x_extent=(9, 140, 150), y_extent=(3, 31, 23), taps=(2, 5, 3), column_strides=(3, 4, 6), dilations=(1, 6, 4),
+        pads=(1, 2, 3),
+    )  # fmt: skip
+    tile = ChannelTile(work, (2, 4, 4), True, vectors=7, rows=2, columns=3, walk=2)
+    rows = channels_plan._OUTPUTS // 4
+    assert tile.per_thread == (rows, 4)
+    # Rows 3 * 4 = 2 * 6 apart share every second tap, columns 2 * 6 = 3 * 4 apart every third.
+    assert (tile.apart, tile.advance) == ((3, 2), 2)
+    assert replace(tile, form=(0, 1, 4)).apart == (3, 1)
+    assert tile.tiles == (-(-31 // (3 * rows)) * 3, -(-23 // (2 * 4)) * 2)
+    assert tile.filters == 33 * 2
+    assert tile.blocks_by_axis == (-(-66 // (7 * 4)), 2, -(-tile.tiles[0] // (2 * 2)))
+    assert tile.blocks == prod(tile.blocks_by_axis) * 3 * 2
+    # Seven vectors of four channels, and one more: the next tap begins in another bank. All five rows fit.
+    assert (tile.pitch, tile.step, tile.parts) == ((7 + 1) * 4, 5, 1)
+    assert tile.shared_bytes == 4 * 32 * 5 * 3
+    large = replace(tile, view=replace(work, taps=(2, 65, 70)))
+    row = 4 * 32 * 70  # bytes of the weights of a row of taps
+    assert large.step == channels_plan._WEIGHT_BYTES // row
+    assert large.parts == -(-65 // large.step)
+    assert large.shared_bytes == row * large.step

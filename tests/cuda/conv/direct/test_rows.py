@@ -21,7 +21,7 @@ from gpuconv.cuda.plan import model
 from gpuconv.cuda.plan.launch import Plan
 from gpuconv.cuda.plan.limits import representative
 from gpuconv.rules import dtypes
-from tests.harness import direct_forms
+from tests.harness import banks, direct_forms
 from tests.harness.direct_forms import FORMS
 from tests.harness.offered import candidates
 from tests.harness.plans import conv_of, problem
@@ -288,3 +288,45 @@ def test_lanes_along_a_row_are_the_power_of_two_that_its_vectors_need(columns: i
     needed = [-(-row // vector) for vector in (1, 2, 4)]
     lanes = [next(bits for bits in range(8) if 2**bits >= count or bits == 7) for count in needed]  # of 128 threads
     assert tile.fields()["lanes"] == lanes
+
+
+@pytest.mark.parametrize(("dtype", "extent"), [("float32", (8, 16, 21)), ("float64", (8, 10, 21))])
+def test_threads_of_any_taps_read_from_other_banks(dtype: str, extent: Ints) -> None:
+    """Neighbours along columns, rows, depths and groups, of which no pitch is a row of banks longer than it needs.
+
+    A thread makes as many rows as 16 bytes have words: four of float32, two of float64.
+    """
+    tile = RowTile(replace(WORK, dtype=dtype), form(0, 0), threads=(2, 3, 5), groups=2, filter_tiles=2, step=3)
+    assert tile.extent == extent
+    phase, row, depth, channel = tile.pitches
+    word = np.dtype(dtype).itemsize
+    at = [
+        g * 3 * channel + d * 3 * depth + h * row + w for g, d, h, w in product(range(2), range(2), range(3), range(5))
+    ]
+    assert banks.steps((word * number for number in at), word) == 1
+    assert phase == -(-extent[2] // 2)  # even columns, then odd ones: a thread's neighbour is two columns further on
+    for pitch, least in ((row, 2 * phase), (depth, extent[1] * row), (channel, extent[0] * depth)):
+        assert 0 <= pitch - least < 128 // word
+
+
+def test_a_tile_of_three_by_three_taps_by_hand() -> None:
+    """24 columns of every second input, from 3 before them on, meet 52: 28 even and 28 odd ones, in whole vectors."""
+    work = replace(WORK, channels=1, taps=(1, 3, 3), column_strides=(1, 2, 2), dilations=(1, 1, 1), pads=(0, 1, 1))
+    tile = RowTile(work, form(3, 2), threads=(1, 3, 6), groups=2, filter_tiles=1, step=1)
+    assert (tile.lead, tile.per_thread) == (3, (1, 7, 4))
+    assert tile.extent == (1, (3 * 7 - 1) * 2 + 3, 2 * 28)
+    assert (tile.row_taps, tile.fields()["filter_weights"], tile.fields()["filter_pitch"]) == (4, 3 * 4, 12)
+    assert tile.blocks == 3 * 2 * 1 * 3 * 3 * 2
+    phase, row, depth, channel = tile.pitches
+    assert banks.steps((4 * (column // 2 + column % 2 * phase) for column in range(56)), 4) == 1  # as they are copied
+    threads = [g * channel + h * 7 * 2 * row + 4 * w for g, h, w in product(range(2), range(3), range(6))]
+    assert banks.steps((4 * number for number in threads), 16) == 1
+    assert 0 <= phase - 28 < 32
+    for pitch, least in ((row, 2 * phase), (depth, 43 * row), (channel, depth)):
+        assert 0 <= pitch - least < 32
+    wide = replace(work, taps=(1, 3, 5), column_strides=(1, 1, 1), pads=(0, 1, 6))
+    rows = RowTile(wide, form(0, 1), threads=(1, 2, 3), groups=2, filter_tiles=1, step=1)
+    # Six columns of padding, and two more before the first vector of taps; two rows of taps beyond 2 * 7 rows.
+    assert (rows.lead, rows.row_taps, rows.extent) == (2, 8, (1, 2 * 7 + 2, 3 * 4 + 8))
+    assert rows.fields()["filter_weights"] == 3 * 8
+    assert rows.fields()["filter_pitch"] == 4 * 7  # six vectors, and one more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from gpuconv.cuda.conv.gemm import fragments, grouped_tile
 from gpuconv.cuda.conv.gemm import grouped as grouped_plan
 from gpuconv.cuda.plan.launch import Plan
 from tests.emulator import emulated_cuda
+from tests.harness import banks
 from tests.harness.emulated import preferred
 from tests.harness.machine_code import code
 from tests.harness.plans import HOPPER, fields, plan, problem
@@ -230,6 +232,23 @@ def test_a_tile_of_groups() -> None:
     wide = {"pitch": 1, "form": SimpleNamespace(warp_n=128, warps=8)}
     assert made((7, 3, 4), **wide).shared_bytes == 4096 + 8 * 16 * (128 + 8) * 2  # or of wide outputs, and a gap
     assert made((7, 3, 4), **wide, itemsize=4).shared_bytes == 4096 + 8 * 128 * (16 * 4 + 16)
+
+
+@pytest.mark.parametrize(("width", "together"), [(4, 7), (5, 1)])
+def test_eight_columns_that_are_loaded_together_lie_in_other_banks(width: int, together: int) -> None:
+    """``ldmatrix`` reads 16 bytes of each of eight pixels, which are 48 bytes apart, and rows and slices further.
+
+    Fifteen columns of a slice are followed by an odd bank, to which no pitch leads twice: each slice is by itself.
+    """
+    tile = made((7, 3, width))
+    depth, row, column = tile.pitches
+    for first in range(0, 7, together):
+        counts = range(first, first + together), range(3), range(width)
+        at = [48 * (d * 2 * depth + h * 3 * row + w * column) for d, h, w in product(*counts)]
+        assert banks.steps(at, 16) == 1
+    _, rows, columns = tile.box
+    assert 0 <= row - columns < 8
+    assert 0 <= depth - ((rows - 1) * row + columns) < (8 if together > 1 else 1)
 
 
 @pytest.mark.parametrize(

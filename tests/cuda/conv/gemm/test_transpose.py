@@ -10,7 +10,7 @@ import pytest
 
 import gpuconv
 from gpuconv.cuda.conv import families as conv_families
-from gpuconv.cuda.conv.gemm import ffma, pointwise
+from gpuconv.cuda.conv.gemm import ffma, filter_rows, pointwise
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model, offers
 from gpuconv.cuda.plan.launch import Plan
@@ -191,3 +191,17 @@ def test_every_candidate_is_right_where_all_families_have_some() -> None:
         oracle.assert_close(y, exact, "float32")
         seen.add(emulated.launches[-1].variant.name.partition("_float32_")[0])
     assert seen >= {"conv_transpose", "conv_transpose_depth_to_space"}
+
+
+def test_a_transposed_conv_of_its_stride_is_a_product_of_pixels() -> None:
+    one = problem((2, 6, 5, 7, 9), (6, 4, 2, 3, 4), group=2, strides=[2, 3, 4])
+    assert filter_rows.rows_of(one) == replace(
+        one,
+        filters=4 * 24,
+        taps=(1, 1, 1),
+        w_strides=(3 * 96, 1, 96, 1, 1, 1),  # a group has three channels of 96 filters and taps
+        columns=(5, 7, 9),
+        pads=(0, 0, 0),
+        phases=(),
+        strides=(2, 3, 4),
+    )
