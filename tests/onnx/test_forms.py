@@ -37,13 +37,8 @@ def test_attributes_that_became_inputs() -> None:
     np.testing.assert_array_equal(run("Slice", [x, np.array([1, -2]), ends], 10), sliced)
     np.testing.assert_array_equal(run("Slice", [x], 9, starts=[0], ends=[-1], axes=[2]), x[:, :, :-1])
     np.testing.assert_array_equal(run("Reshape", [x], 1, shape=[0, -1]), x.reshape(2, 12))
-    np.testing.assert_array_equal(run("Reshape", [x, np.array([4, 6])], 5), x.reshape(4, 6))
-    np.testing.assert_array_equal(run("Unsqueeze", [x], 11, axes=[0, -1]), x[None, ..., None])
-    np.testing.assert_array_equal(run("Unsqueeze", [x, np.array([0, -1])], 13), x[None, ..., None])
-    np.testing.assert_array_equal(run("Squeeze", [x[None]], 12, axes=[0]), x)
     np.testing.assert_array_equal(run("Squeeze", [x[:, None]], 13), x)
     padded = np.pad(x, ((0, 0), (1, 0), (0, 2)), constant_values=0.5)
-    np.testing.assert_array_equal(run("Pad", [x], 2, pads=[0, 1, 0, 0, 0, 2], value=0.5), padded)
     np.testing.assert_array_equal(run("Pad", [x], 1, paddings=[0, 1, 0, 0, 0, 2], value=0.5), padded)
     pads = np.array([0, 1, 0, 0, 0, 2])
     np.testing.assert_array_equal(run("Pad", [x, pads, np.float32(0.5)], 11), padded)
@@ -52,9 +47,6 @@ def test_attributes_that_became_inputs() -> None:
         first, second = run("Split", inputs, opset, 2, axis=2, **attributes)
         np.testing.assert_array_equal(first, x[:, :, :1])
         np.testing.assert_array_equal(second, x[:, :, 1:])
-    np.testing.assert_array_equal(run("ReduceMean", [x], 13, axes=[1], keepdims=0), x.mean(axis=1))
-    np.testing.assert_array_equal(run("ReduceSum", [x], 11, axes=[-1]), x.sum(axis=2, keepdims=True))
-    np.testing.assert_array_equal(run("ReduceSum", [x, np.array([-1])], 13), x.sum(axis=2, keepdims=True))
 
 
 @pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
@@ -109,7 +101,6 @@ def test_slopes_of_prelu_are_of_channels_before_opset_7() -> None:
 def test_clip_and_dropout_and_cast_of_the_first_opsets() -> None:
     x = 3 * floats(2, 3, 4)
     np.testing.assert_array_equal(run("Clip", [x], 1, max=1.0), np.minimum(x, 1))
-    np.testing.assert_array_equal(run("Clip", [x], 6, min=-1.0, max=1.0), np.clip(x, -1, 1))
     np.testing.assert_array_equal(run("Clip", [x, None, np.float32(1)], 11), np.minimum(x, 1))
     for opset, dtype in ((7, np.float32), (10, np.bool_), (12, np.bool_)):
         y, mask = run("Dropout", [x], opset, 2)

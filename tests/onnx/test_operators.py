@@ -79,41 +79,9 @@ def test_groups_that_do_not_fit_are_refused() -> None:
             run("GroupNormalization", [floats(1, 6, 2), floats(scales), floats(6)], num_groups=groups)
 
 
-SPECIAL = np.float32([-np.inf, -100, -3, -0.5, -0.0, 0.0, 0.5, 3, 100, np.inf, np.nan])
-
-
-@pytest.mark.parametrize(
-    ("op_type", "opset", "attributes"),
-    [("Celu", 12, {}), ("Celu", 12, {"alpha": 0.4}), ("Selu", 6, {}), ("Selu", 22, {"alpha": 2.0, "gamma": 0.5})],
-)  # fmt: skip
-def test_activations_are_onnx_runtime_s(op_type: str, opset: int, attributes: dict[str, float]) -> None:
-    for x in (5 * floats(3, 40), SPECIAL):
-        agrees_with_onnx_runtime(op_type, opset, [x], **attributes)
-
-
-@pytest.mark.parametrize("alpha", [1.0, 0.75, -2.0])
-def test_activations_by_definition(alpha: float) -> None:
-    """In float64; and the limits of the definitions where these give no number."""
-    x = 5 * floats(3, 40).astype(np.float64)
-    sigmoid = 1 / (1 + np.exp(-alpha * x))
-    celu = np.maximum(0, x) + np.minimum(0, alpha * np.expm1(x / alpha))
-    np.testing.assert_allclose(run("Swish", [x], alpha=alpha), x * sigmoid, rtol=1e-12)
-    np.testing.assert_allclose(run("Celu", [x], alpha=alpha), celu, rtol=1e-12)
-    np.testing.assert_allclose(run("Mish", [x]), x * np.tanh(np.log1p(np.exp(x))), rtol=1e-12)
-    assert run("Mish", [np.float32([-200, 0, 200])]).tolist() == [0, 0, 200]
-
-
-@pytest.mark.parametrize("opset", [7, 13, 22])
-@pytest.mark.parametrize("size", [1, 3, 5, 11, 13, 15])
-def test_lrn_is_across_channels(opset: int, size: int) -> None:
-    x = 3 * floats(2, 6, 3, 4)
-    agrees_with_onnx_runtime("LRN", opset, [x], size=size, alpha=0.3, beta=0.6, bias=1.5)
-    agrees_with_onnx_runtime("LRN", opset, [x], size=size)
-
-
-@pytest.mark.parametrize("size", [2, 3, 4, 12, 14])
-def test_lrn_by_definition(size: int) -> None:
-    """Even sizes, which ONNX Runtime refuses, reach one channel further up than down."""
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 11, 12, 13, 14, 15])
+def test_lrn_is_across_channels(size: int) -> None:
+    """Even sizes reach one channel further up than down."""
     x = 3 * floats(1, 6, 3, 4)
     y = run("LRN", [x], size=size, alpha=0.3, beta=0.6, bias=1.5)
     for c in range(6):

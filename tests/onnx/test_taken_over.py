@@ -99,22 +99,6 @@ def test_negative_scales_and_masks_that_are_short() -> None:
     np.testing.assert_allclose(y[0, 0, 0], shares / shares.sum(), rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("shapes", "attributes", "message"),
-    [
-        ([(1, 2, 3), (1, 2, 3), (1, 2, 3)], {}, "cannot be divided among None heads"),
-        ([(1, 2, 3), (1, 2, 3), (1, 2, 3)], {"q_num_heads": 2, "kv_num_heads": 1}, "cannot be divided among 2 heads"),
-        ([(1, 3, 2, 4), (1, 2, 2, 4), (1, 2, 2, 4)], {}, "Q must have a multiple of their heads"),
-        ([(1, 2, 2, 4), (1, 2, 2, 3), (1, 2, 2, 3)], {}, "K and Q in the size of a head"),
-        ([(1, 2, 2, 4), (1, 2, 4)], {}, "must all have 3 axes, or 4"),
-    ],
-)
-def test_heads_that_do_not_fit(shapes: list[Any], attributes: dict[str, int], message: str) -> None:
-    arrays = [np.zeros(shape, np.float32) for shape in (*shapes, *shapes[-1:])[:3]]
-    with pytest.raises(gpuconv.GpuconvError, match=message):
-        run("Attention", arrays, 23, **attributes)
-
-
 # ---------------------------------------------------------------- windows, grids, matrices
 
 
@@ -200,17 +184,12 @@ def test_optional_values_that_are_there_are_themselves() -> None:
 
 
 def test_an_optional_value_that_is_not_there() -> None:
-    optional = helper.make_node("Optional", [], ["o"])
-    optional.attribute.append(helper.make_attribute("type", helper.make_tensor_type_proto(TensorProto.FLOAT, [2])))
-
-    def prepared(op_type: str, kind: int) -> Any:
-        nodes = [optional, helper.make_node(op_type, ["o"], ["y"])]
-        graph = helper.make_graph(nodes, "g", [], [helper.make_tensor_value_info("y", kind, None)])
-        return backend.prepare(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
-
-    assert next(iter(prepared("OptionalHasElement", TensorProto.BOOL).run([]))).tolist() is False
+    nothing = "o = Optional <type : type_proto = float[2]> ()"
+    (there,) = backend.prepare(parsed(f"g () => (bool y) {{ {nothing} y = OptionalHasElement (o) }}", 18)).run([])
+    assert there.tolist() is False
+    rep = backend.prepare(parsed(f"g () => (float[2] y) {{ {nothing} y = OptionalGetElement (o) }}", 18))
     with pytest.raises(gpuconv.ArgumentError, match="the optional value has no element"):
-        prepared("OptionalGetElement", TensorProto.FLOAT).run([])
+        rep.run([])
 
 
 @pytest.mark.parametrize(
@@ -337,32 +316,34 @@ def test_categories_are_mapped_both_ways() -> None:
     assert run("CategoryMapper", [np.array([7, 8])], 1, domain=ML, default_string="?", **cats).tolist() == ["a", "?"]
 
 
-@pytest.mark.parametrize(
-    ("op_type", "inputs", "attributes", "message"),
-    [
-        ("LinearRegressor", [(1, 3)], {"coefficients": [1.0, 2.0]}, "2 coefficients do not fit X"),
-        ("Normalizer", [(1, 3)], {"norm": "L3"}, "norm must be MAX, L1 or L2, not 'L3'"),
-        ("Scaler", [(1, 3)], {"offset": [1.0, 2.0], "scale": [1.0]}, "offset has 2 numbers"),
-        ("OneHotEncoder", [(1, 3)], {"cats_int64s": [5], "zeros": 0}, "0 is none of the categories"),
-        ("LabelEncoder", [(1, 3)], {"keys_floats": [1.0], "values_int64s": [1, 2]}, "1 keys, but 2 values"),
-        ("FeatureVectorizer", [(1, 3)], {"inputdimensions": [1, 2]}, "inputdimensions is"),
-        ("LinearRegressor", [(1, 1)], {"coefficients": [1.0], "post_transform": "X"}, "post_transform must be one of"),
-    ],
-)
-def test_models_that_do_not_fit(op_type: str, inputs: list[Any], attributes: dict[str, Any], message: str) -> None:
-    with pytest.raises(gpuconv.GpuconvError, match=message):
-        run(op_type, [np.zeros(shape, np.float32) for shape in inputs], 3, domain=ML, **attributes)
+# ---------------------------------------------------------------- nodes whose inputs and attributes do not fit
 
 
 @pytest.mark.parametrize(
-    ("shape", "axes", "message"),
+    ("op_type", "opset", "inputs", "attributes", "message"),
     [
-        ([-1], [0], r"shape is \[-1\], but must have an extent, none negative"),
-        ([1], None, r"for each of the axes \[0, 1\]"),
-        ([1, 2], [0, -2], r"for each of the axes \[0, 0\]"),
+        ("Attention", 23, [(1, 2, 3)] * 3, {}, "cannot be divided among None heads"),
+        ("Attention", 23, [(1, 2, 3)] * 3, {"q_num_heads": 2, "kv_num_heads": 1}, "cannot be divided among 2 heads"),
+        ("Attention", 23, [(1, 3, 2, 4), *[(1, 2, 2, 4)] * 2], {}, "Q must have a multiple of their heads"),
+        ("Attention", 23, [(1, 2, 2, 4), *[(1, 2, 2, 3)] * 2], {}, "K and Q in the size of a head"),
+        ("Attention", 23, [(1, 2, 2, 4), *[(1, 2, 4)] * 2], {}, "must all have 3 axes, or 4"),
+        ("CenterCropPad", 22, [(2, 3), [-1]], {"axes": [0]}, r"shape is \[-1\], but must have an extent"),
+        ("CenterCropPad", 22, [(2, 3), [1]], {}, r"for each of the axes \[0, 1\]"),
+        ("CenterCropPad", 22, [(2, 3), [1, 2]], {"axes": [0, -2]}, r"for each of the axes \[0, 0\]"),
+        ("LinearRegressor", ML, [(1, 3)], {"coefficients": [1.0, 2.0]}, "2 coefficients do not fit X"),
+        ("LinearRegressor", ML, [(1, 1)], {"coefficients": [1.0], "post_transform": "X"}, "post_transform must be"),
+        ("Normalizer", ML, [(1, 3)], {"norm": "L3"}, "norm must be MAX, L1 or L2, not 'L3'"),
+        ("Scaler", ML, [(1, 3)], {"offset": [1.0, 2.0], "scale": [1.0]}, "offset has 2 numbers"),
+        ("OneHotEncoder", ML, [(1, 3)], {"cats_int64s": [5], "zeros": 0}, "0 is none of the categories"),
+        ("LabelEncoder", ML, [(1, 3)], {"keys_floats": [1.0], "values_int64s": [1, 2]}, "1 keys, but 2 values"),
+        ("FeatureVectorizer", ML, [(1, 3)], {"inputdimensions": [1, 2]}, "inputdimensions is"),
     ],
 )
-def test_crops_that_are_none(shape: list[int], axes: list[int] | None, message: str) -> None:
-    attributes = {} if axes is None else {"axes": axes}
+def test_inputs_and_attributes_that_do_not_fit(
+    op_type: str, opset: Any, inputs: list[Any], attributes: dict[str, Any], message: str
+) -> None:
+    """Inputs are zeros of a shape, or the numbers of a list; nodes of ai.onnx.ml are of its version 3."""
+    arrays = [np.zeros(given, np.float32) if isinstance(given, tuple) else np.array(given) for given in inputs]
+    version, domain = (3, ML) if opset == ML else (opset, "")
     with pytest.raises(gpuconv.ArgumentError, match=message):
-        run("CenterCropPad", [np.ones((2, 3), np.float32), np.array(shape)], **attributes)
+        run(op_type, arrays, version, domain=domain, **attributes)
