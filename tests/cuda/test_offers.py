@@ -378,7 +378,7 @@ CHOSEN: list[tuple[Any, str]] = [
     (half(BLOCK, (256, 256, 3, 3)), "conv_float16_3d_wgmma_128x256_rows"),
     (conv((1, 128, 14, 14), (64, 128, 3, 3), "bfloat16"), "conv_tap_rows_bfloat16_3d_mma_128x128x32_scalar"),
     (half((8, 3, 224, 224), (64, 3, 7, 7)), "conv_float16_3d_mma_64x64x32_rowwise"),
-    (conv((8, 64, 56, 56), (64, 64, 3, 3), "float64"), "conv_float64_3d_mma_16x128x16_scalar"),
+    (conv((8, 64, 56, 56), (64, 64, 3, 3), "float64"), "conv_float64_3d_mma_64x64x16_scalar"),
     (conv(BLOCK, (256, 256, 3, 3), **TF32), "conv_float32_3d_tf32_wgmma_128x128_pixel_rows"),
     (conv(BLOCK, (256, 256, 3, 3)), "conv_float32_3d_128x128x16_uniform"),
     # strided ConvTranspose: rows that are written whole
