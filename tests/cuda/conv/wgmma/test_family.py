@@ -138,7 +138,6 @@ def test_shared_memory_is_what_the_kernel_lays_out() -> None:
         (1, 131072 + 9 * 64 * 128 + 20480 + 16 * (9 + 4) + 16),
         (2, 110592 + 12 * 64 * 128 + 20480 + 16 * (12 + 3) + 16),
         (3, 98304 + 27 * 64 * 64 + 20480 + 16 * (27 + 6) + 16),
-        (4, 98304 + 27 * 64 * 64 + 20480 + 16 * (27 + 6) + 16),
     ],
 )
 def test_shared_memory_of_strips(number: int, count: int) -> None:
@@ -151,9 +150,8 @@ def test_shared_memory_of_strips(number: int, count: int) -> None:
     ("number", "weights", "most"),
     [
         (0, 6 * 128 * 128, 8),
-        (1, 6 * 128 * 128, 8),
+        (1, 12 * 64 * 128, 4),
         (2, 12 * 64 * 128, 4),
-        (3, 12 * 64 * 128, 4),
     ],
 )
 def test_shared_memory_of_strips_of_pixels(number: int, weights: int, most: int) -> None:
@@ -440,7 +438,8 @@ def test_taps_share_strips_as_far_as_there_is_room(
         ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (0, 144, 16, 1)}, ""),
         ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (64 * 144, 144, -16, 1)}, ""),
         ((2, 42, 9, 15), (64, 42, 3, 3), {"layout": "NHWC"}, ""),  # pixels of 168 bytes
-        ((2, 44, 9, 15), (64, 44, 3, 3), {"layout": "NHWC", "strides": [1, 3]}, "patches"),
+        ((2, 44, 9, 15), (64, 44, 3, 3), {"layout": "NHWC"}, "patches"),
+        ((2, 44, 9, 15), (64, 44, 3, 3), {"layout": "NHWC", "strides": [1, 3]}, ""),  # two patches do not fit
         ((2, 72, 9, 15), (128, 36, 3, 3), {"layout": "NHWC", "group": 2}, ""),
         ((2, 80, 9, 15), (128, 40, 3, 3), {"layout": "NHWC", "group": 2}, "patches"),
     ],
