@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -221,7 +220,7 @@ class Table:
         needed = int(np.count_nonzero(~solved))
         return {
             "remove": name,
-            "variants": sum(self._variants[part] for part in parts if part.startswith(("form ", "source "))),
+            "variants": len(set().union(*(self._variants.get(part, ()) for part in parts))),
             "all": _short(_mean(losses[solved])),
             "known": _short(_mean(losses[known])),
             "classes": {kind: _short(mean) for kind, mean in classes.items() if mean > 1},
@@ -234,10 +233,15 @@ class Table:
         }
 
     @cached_property
-    def _variants(self) -> Counter[str]:
-        """Number of compiled variants of each source and form."""
-        known = variants.all_variants()
-        return Counter(f"source {one.source}" for one in known) + Counter(f"form {form_of(one.name)}" for one in known)
+    def _variants(self) -> dict[str, set[str]]:
+        """Names of the compiled variants of each family, source and form."""
+        found: dict[str, set[str]] = {}
+        for owner in variants.owners():
+            family = f"family {getattr(owner, 'NAME', 'auxiliary passes')}"
+            for one in owner.variants():
+                for part in (family, f"source {one.source}", f"form {form_of(one.name)}"):
+                    found.setdefault(part, set()).add(one.name)
+        return found
 
 
 def _mean(losses: Floats) -> float:

@@ -146,6 +146,15 @@ def test_known_layers_come_in_float64_too() -> None:
     assert all(case.layer.multiplies for case in double)
 
 
+def test_variants_are_counted_once() -> None:
+    """Stem has FFMA kernels of 1, 3, 5 and 7 taps, two of 16 bits, two of TF32 and one of 3xTF32, all of one source."""
+    stem = ("family stem", "source conv/gemm/stem.cu")
+    table = Table([decision("Conv", option(1, *stem), option(2, "family few filters"))])
+    counts = [table.removed("stem", parts)["variants"] for parts in (stem, stem[:1], stem[1:])]
+    assert counts == [9, 9, 9]
+    assert table.removed("few", ["family few filters"])["variants"] == 8  # 4 or 8 filters, in four dtypes
+
+
 def test_random_cases_are_those_of_a_seed() -> None:
     first, again, other = ([*map(cliffs.described, ablation.random_cases(5, seed))] for seed in (1, 1, 2))
     assert first == again
