@@ -5,9 +5,10 @@ with their modelled seconds and the kernel variants that they launch. Then each 
 of a kernel is removed in turn, and every decision takes the fastest remaining candidate. The loss of a decision is its
 time without the removed kernels over its time with them. Nothing is measured.
 
-The rule for keeping a kernel: it stays if it earns 2 % of the geometric mean of a class of problems, or saves a
-realistic case from a factor of 2. A case is realistic if it takes at least 5 µs; launches dominate shorter ones.
-Kernels that some decision has no alternative to stay as well.
+The rule for keeping a kernel: it stays if it earns 2 % of the geometric mean of a class of known layers, or saves a
+realistic case from a factor of 2. A case, known or random, is realistic if it takes at least 5 µs; launches dominate
+shorter ones. The static table has no float64; here its layers come in float64 too, as classes of their own. Kernels
+that some decision has no alternative to stay as well.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ArgumentError as reason:
         print(f"python -m benchmarks ablation: {reason}", file=sys.stderr)
         return 2
-    table = Table(collected([*static_plan.cases(), *random_cases(arguments.random, arguments.seed)], device))
+    table = Table(collected([*known_cases(), *random_cases(arguments.random, arguments.seed)], device))
     rows = [table.removed(f"{kind} {name}", [f"{kind} {name}"]) for kind in KINDS for name in table.names(kind)]
     if arguments.without:
         together = [part for part in table.parts if any(fnmatchcase(part, pattern) for pattern in arguments.without)]
@@ -85,6 +85,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 # ---------------------------------------------------------------- collecting decisions
+
+
+def known_cases() -> list[Case]:
+    """Return the static table's cases, and those of its layers in float32 that multiply in float64 too."""
+    cases = static_plan.cases()
+    single = [case for case in cases if (case.dtype, case.precision) == ("float32", "ieee") and case.layer.multiplies]
+    return [*cases, *(replace(case, dtype="float64") for case in single)]
 
 
 def random_cases(count: int, seed: int) -> Iterator[Case]:
@@ -103,7 +110,8 @@ def collected(cases: Iterable[Case], device: Representative) -> list[Decision]:
     for case in cases:
         known = case.layer.id != ""
         problem = str(case) if known else cliffs.described(case)
-        decisions += (Decision(problem, case.layer.kind, known, options) for options in _choices(case, device))
+        kind = f"{case.layer.kind}, float64" if case.dtype == "float64" else case.layer.kind
+        decisions += (Decision(problem, kind, known, options) for options in _choices(case, device))
     return decisions
 
 
@@ -200,19 +208,21 @@ class Table:
     def removed(self, name: str, parts: Sequence[str]) -> Row:
         """Return what removing these parts together costs, and whether the rule keeps them.
 
-        Decisions that would have no candidate left are counted as ``needed``, and left out of all other numbers.
+        Classes are of known layers. Decisions that would have no candidate left are counted as ``needed``, and left
+        out of all other numbers.
         """
         losses = self.losses(parts)
         solved = np.isfinite(losses)
         counted = np.where(solved & self._realistic, losses, 1.0)
         worst = int(np.argmax(counted))
-        classes = {kind: _mean(losses[mask & solved]) for kind, mask in self._classes.items()}
+        known = solved & self._known
+        classes = {kind: _mean(losses[mask & known]) for kind, mask in self._classes.items()}
         needed = int(np.count_nonzero(~solved))
         return {
             "remove": name,
-            "variants": sum(self._variants[part] for part in parts if part.startswith(("form ", "source "))),
+            "variants": len(set().union(*(self._variants.get(part, ()) for part in parts))),
             "all": _short(_mean(losses[solved])),
-            "known": _short(_mean(losses[solved & self._known])),
+            "known": _short(_mean(losses[known])),
             "classes": {kind: _short(mean) for kind, mean in classes.items() if mean > 1},
             "worst": _short(counted[worst]),
             "worst_case": self.decisions[worst].problem if counted[worst] > 1 else "",
@@ -223,10 +233,15 @@ class Table:
         }
 
     @cached_property
-    def _variants(self) -> Counter[str]:
-        """Number of compiled variants of each source and form."""
-        known = variants.all_variants()
-        return Counter(f"source {one.source}" for one in known) + Counter(f"form {form_of(one.name)}" for one in known)
+    def _variants(self) -> dict[str, set[str]]:
+        """Names of the compiled variants of each family, source and form."""
+        found: dict[str, set[str]] = {}
+        for owner in variants.owners():
+            family = f"family {getattr(owner, 'NAME', 'auxiliary passes')}"
+            for one in owner.variants():
+                for part in (family, f"source {one.source}", f"form {form_of(one.name)}"):
+                    found.setdefault(part, set()).add(one.name)
+        return found
 
 
 def _mean(losses: Floats) -> float:
@@ -243,9 +258,9 @@ def _short(value: float) -> float:
 
 def lines(rows: Iterable[Row], table: Table) -> list[str]:
     """Return the table of losses in percent, what the rule deletes last."""
-    head = f"{len(table.decisions)} decisions; losses in %, of all and of known layers; worst of at least 5 us"
+    head = f"{len(table.decisions)} decisions; losses in %; known: layers of networks; worst: of at least 5 us"
     names = ("remove", "variants", "all", "known", "worst", "> 1.5", "> 2", "needed", "rule")
-    found = [head, _line(*names, "worst on; losses of classes")]
+    found = [head, _line(*names, "worst on; losses of classes of known layers")]
     return found + [line for row in sorted(rows, key=_order) for line in _lines(row)]
 
 

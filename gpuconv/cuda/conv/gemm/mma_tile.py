@@ -103,7 +103,7 @@ _SPLIT = (
 )
 _SQUARE_OF_DOUBLE = (
     MmaForm("vector", 16, 3, 13.1, _CONV),
-    MmaForm("scalar", 16, 3, 16.5, ()),
+    MmaForm("scalar", 16, 3, 16.5),
     MmaForm("rowwise", 16, 3, 25.5, _CONV),
 )
 _FLAT_OF_DOUBLE = (MmaForm("vector", 16, 3, 22.5), MmaForm("scalar", 16, 3, 30.5))
@@ -134,6 +134,7 @@ _WITH_ROWS: Mapping[str, _Forms] = {
     "conv_transpose": {
         "HalfProducts": (_FLAT, _LOW),
         "Bfloat16Products": (_FLAT, _LOW),
+        "DoubleProducts": (_SINGLE_SQUARE,),
     },
 }
 
