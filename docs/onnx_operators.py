@@ -32,13 +32,13 @@ ON_DEVICE = {EVALUATOR: "evaluator, by copies"}
 TEXT = """# ONNX operators
 
 This table lists every operator of ONNX at opset {opset}, and those that are deprecated there.
-`python docs/onnx_operators.py` makes it.
+`python docs/onnx_operators.py` generates it.
 
-- **gpuconv**: gpuconv computes the operator. [Whole ONNX models](onnx-models.md) names the cases that are left to the
+- **gpuconv**: gpuconv computes the operator. [Whole ONNX models](onnx-models.md) names the cases that run in the
   evaluator.
-- **evaluator**: ONNX's reference evaluator computes it, on the host. On a device this takes copies there and back, and
-  there is a warning.
-- **—**: nobody does. Loading such a model is an error that names the node.
+- **evaluator**: ONNX's reference evaluator computes it, on the host. On a device, values are copied to the host and
+  back, and a warning says so.
+- **—**: not supported. Loading such a model is an error that names the node.
 
 Of {total} operators, gpuconv computes {ours}, the evaluator {evaluator}, and nobody {none}. The second column is the
 opset that brought the newest form.
