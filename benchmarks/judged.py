@@ -1,7 +1,7 @@
 """Results of ``gpuconv judge TARGET --json --report DIR``, in benchmarks/results/judged: counts by rule and status.
 
-``python -m benchmarks.judged NAME FILE`` stores the JSON that the command printed into FILE. Reasons and programs of
-faults that crash a process or leak memory are withheld, as SECURITY.md says.
+``python -m benchmarks.judged NAME.json…`` stores files of the JSON that the command printed. Reasons and programs of faults
+that crash a process or leak memory are withheld, as SECURITY.md says.
 """
 
 from __future__ import annotations
@@ -115,4 +115,4 @@ def verdict(counts: Counter[str]) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    store(sys.argv[1], Path(sys.argv[2]))
+    store([Path(name) for name in sys.argv[1:]])
