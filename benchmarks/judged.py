@@ -1,7 +1,7 @@
 """Results of ``gpuconv judge TARGET --json --report DIR``, in benchmarks/results/judged: counts by rule and status.
 
-``python -m benchmarks.judged NAME.json…`` stores files of the JSON that the command printed. Reasons and programs of faults
-that crash a process or leak memory are withheld, as SECURITY.md says.
+``python -m benchmarks.judged NAME.json…`` stores files of the JSON that the command printed. Reasons and programs of
+faults that crash a process or leak memory are withheld, as SECURITY.md says.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ def published(name: str, facts: Any, rules: Mapping[str, Sequence[str]]) -> Any:
     }
 
 
-def store(name: str, printed: Path) -> None:
-    """Store what ``gpuconv judge NAME --json`` printed into a file."""
+def store(printed: Sequence[Path]) -> None:
+    """Store what ``gpuconv judge NAME --json`` printed into files NAME.json, all of one suite."""
     from gpuconv.judge import combinations, suite
 
-    facts = json.loads(printed.read_text(encoding="utf-8"))
-    rulings = {
-        one.name: combinations.of(one) for one in suite.problems(facts["suite"]["seed"], facts["suite"]["sweep"])
-    }
+    facts = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in printed}
+    ((seed, sweep),) = {(each["suite"]["seed"], each["suite"]["sweep"]) for each in facts.values()}
+    rulings = {one.name: combinations.of(one) for one in suite.problems(seed, sweep)}
     rules = {test: ruling.parts or (ruling.name,) for test, ruling in rulings.items()}
-    machine.write(RESULTS / f"{name}.json", published(name, facts, rules))
+    for name, each in facts.items():
+        machine.write(RESULTS / f"{name}.json", published(name, each, rules))
 
 
 def records() -> dict[str, Any]:
