@@ -1,6 +1,6 @@
 """Results of ``gpuconv judge TARGET --json --report DIR``, in benchmarks/results/judged: counts by rule and status.
 
-``python -m benchmarks.judged NAME FILE`` stores the JSON that the command printed into FILE. Reasons and programs of
+``python -m benchmarks.judged NAME.json…`` stores files of the JSON that the command printed. Reasons and programs of
 faults that crash a process or leak memory are withheld, as SECURITY.md says.
 """
 
@@ -67,16 +67,16 @@ def published(name: str, facts: Any, rules: Mapping[str, Sequence[str]]) -> Any:
     }
 
 
-def store(name: str, printed: Path) -> None:
-    """Store what ``gpuconv judge NAME --json`` printed into a file."""
+def store(printed: Sequence[Path]) -> None:
+    """Store what ``gpuconv judge NAME --json`` printed into files NAME.json, all of one suite."""
     from gpuconv.judge import combinations, suite
 
-    facts = json.loads(printed.read_text(encoding="utf-8"))
-    rulings = {
-        one.name: combinations.of(one) for one in suite.problems(facts["suite"]["seed"], facts["suite"]["sweep"])
-    }
+    facts = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in printed}
+    ((seed, sweep),) = {(each["suite"]["seed"], each["suite"]["sweep"]) for each in facts.values()}
+    rulings = {one.name: combinations.of(one) for one in suite.problems(seed, sweep)}
     rules = {test: ruling.parts or (ruling.name,) for test, ruling in rulings.items()}
-    machine.write(RESULTS / f"{name}.json", published(name, facts, rules))
+    for name, each in facts.items():
+        machine.write(RESULTS / f"{name}.json", published(name, each, rules))
 
 
 def records() -> dict[str, Any]:
@@ -115,4 +115,4 @@ def verdict(counts: Counter[str]) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    store(sys.argv[1], Path(sys.argv[2]))
+    store([Path(name) for name in sys.argv[1:]])
