@@ -87,7 +87,7 @@ def test_all_probes_pass_in_the_emulator(passed: dict[str, list[list[Any]]]) -> 
     assert all(passed.values())
 
 
-# Of their results some are not theirs: bits that TF32 has not, other sums between, what NaN carry.
+# Results with planted mistakes: bits that TF32 lacks, other intermediate sums, payloads of NaN.
 _SOME_ONLY = re.compile(r"cvt\.rna.*|places of sums.*|.*infinities.*")
 
 
@@ -197,7 +197,7 @@ def test_an_old_device_skips_what_it_does_not_have_and_keeps_its_sums(tmp_path: 
             np.testing.assert_array_equal(file[f"mma_{kind}"], rules.in_order(*inputs, kind).view(np.uint32))
             assert re.fullmatch("[0-9a-f]{64}", str(file[f"mma_{kind}_inputs"]))
     before = rows.read_bytes()
-    assert command.main(arguments, Emulated("sm_80")) == 0  # nothing is left
+    assert command.main(arguments, Emulated("sm_80")) == 0  # nothing is left to do
     assert rows.read_bytes() == before
 
 

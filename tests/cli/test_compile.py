@@ -126,7 +126,7 @@ def test_kernels_that_fail_are_named_and_the_others_built(
     assert err == ""
     assert _rows(out) == [["sm_80", "6", "4", "0", "2", "0"]]
     failed = [line for line in out.splitlines() if line.startswith("FAILED ")]
-    assert len(failed) == 2  # in the variants' order, whichever failed first
+    assert len(failed) == 2  # in the variants' order, not in that of failures
     assert failed[0].startswith("FAILED kernels_cu/none.cu cannot be read: ")
     assert failed[1].startswith("FAILED wrong_2 for sm_80 does not compile: kernels_cu/wrong.cu(2): error: ")
     assert 'errors detected in the compilation of "wrong_2.cu"' in out

@@ -113,7 +113,7 @@ def test_what_a_full_disk_has_not_taken_is_let_go_after_an_error() -> None:
             [sys.executable, "-c", code],
             stdout=full,
             stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONUNBUFFERED": ""},  # so that something is held
+            env={**os.environ, "PYTHONUNBUFFERED": ""},  # so that output is buffered
             text=True,
             check=False,
         )
@@ -226,7 +226,7 @@ def test_check_skips_bfloat16_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch,
     skipped = _row(out, "conv_transpose")[5]
     assert int(skipped) > 0
     assert f"skipped {skipped}: ml_dtypes is not installed, which bfloat16 needs" in out
-    assert main(["check", "--filter", " bfloat16 (cpu)"]) == 1  # nothing was checked, which is no success
+    assert main(["check", "--filter", " bfloat16 (cpu)"]) == 1  # nothing was checked, which is not a success
 
 
 def test_check_says_so_without_onnx(monkeypatch: pytest.MonkeyPatch, ok: Run) -> None:
@@ -272,7 +272,7 @@ def test_both_outputs_of_max_pool_are_compared() -> None:
 
 def test_a_second_backend_must_be_near_the_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
     test, run = _onnx_tests()["Conv2d_groups"], check_onnx._run
-    away = 0.7 * check_onnx._bound(test)  # from what is right, on either side of it
+    away = 0.7 * check_onnx._bound(test)  # from the right result, in both directions
 
     def off(tested: Any, inputs: Any, side: str) -> Any:
         if tested is not test.model:

@@ -15,7 +15,7 @@ import importlib.machinery
 import os
 import sys
 
-if "emulated_cuda.plugin" in sys.modules:  # what gpuconv keeps is then PTX, which no device should find as machine code
+if "emulated_cuda.plugin" in sys.modules:  # gpuconv's cache then holds PTX, which no device may take for machine code
     from emulated_cuda.emulator.build import cache_folder
 
     os.environ["GPUCONV_CACHE_DIR"] = str(cache_folder() / "gpuconv")
@@ -24,6 +24,6 @@ import cupy
 
 import gpuconv.compat.cudnn as compat
 
-compat.__spec__ = importlib.machinery.ModuleSpec("cupy.cudnn", None)  # SigPy asks whether there is one
+compat.__spec__ = importlib.machinery.ModuleSpec("cupy.cudnn", None)  # SigPy checks whether it exists
 sys.modules["cupy.cudnn"] = sys.modules["cupy.cuda.cudnn"] = compat
 cupy.cudnn = cupy.cuda.cudnn = compat

@@ -13,7 +13,7 @@ from tests.oracle.oracle import assert_same
 
 pytestmark = pytest.mark.slow
 
-# float32 takes the same blocks, and smaller problems convert float16 in several blocks too.
+# float32 has the same blocks, and smaller problems also convert float16 in several blocks.
 FLOAT16 = pytest.param("float16", marks=pytest.mark.thorough)
 
 

@@ -209,7 +209,7 @@ def test_taps_of_one_stride_are_added_in_one_step(offsets: range, stride: int, e
         ((1, 64, 32, 32), (64, 64, 4, 4), 2, False),
         ((1, 64, 4, 4), (64, 64, 4, 4), 1, False),  # no phases
         ((1, 64, 1000), (64, 64, 64), 32, True),  # long runs of taps
-        ((1, 256, 40_000), (256, 1, 32), 16, False),  # but with little to multiply
+        ((1, 256, 40_000), (256, 1, 32), 16, False),  # but few products
     ],
 )
 def test_where_overlap_add_pays(x: Ints, w: Ints, stride: int, expected: bool) -> None:

@@ -61,7 +61,7 @@ def test_rows_are_shared_where_there_are_fewer_pieces_than_threads(
         ((1, 1), (1, 1), 1, 4, (1, 1)),
         ((3, 8), (3, 8), 1, 4, (3, 8)),  # three cannot be cut into four
         ((4, 8), (4, 8), 1, 4, (1, 8)),
-        ((4, 1), (4, 1), 1, 4, (4, 1)),  # a position each would be too small
+        ((4, 1), (4, 1), 1, 4, (4, 1)),  # one position each would be too small
     ],
 )
 def test_boxes_come_out_even(box: Ints, extents: Ints, others: int, threads: int, expected: Ints) -> None:
@@ -233,7 +233,7 @@ def test_blocks_of_sums_fit_their_share_of_the_workspace() -> None:
         x = (random.randint(1, 5), group * w[1], *(random.randint(k, 40) for k in kernel))
         g, item = geometry.conv(x, w, None, group=group, pads=[0] * 2 * len(kernel)), random.choice((4, 8))
         plan = _gather._plan(g, True, False, False, item, Cut(x[0], threads), 1, bytes_)
-        budget = bytes_ // (2 * threads * item)  # the other half is for weights and what is not counted
+        budget = bytes_ // (2 * threads * item)  # the second half is for weights and memory that is not counted
         least = _gather._elements(g, (1,) * len(kernel), w[0] // group)
         assert (plan is None) <= (least > budget or prod(w[1:]) > 1)
         if plan is not None:

@@ -144,7 +144,7 @@ PADDED = [
     Call(*TAP_ROWS, BESIDE),
     Call(*TAP_ROWS, {**BESIDE, "strides": [2, 3]}),
     Call("conv_tap_rows", TAP_ROWS[1], (1, 16, 4, 30), (16, 3, 2, 5), "bfloat16", BESIDE, "conv_transpose"),
-    # Strides of two and three taps: the second phase has one tap, and a zero beside it.
+    # Strides of two and three taps: the second phase has one tap and a zero.
     Call(
         "phase_rows", "conv/gemm/phase_rows.cu", (1, 16, 5, 40), (16, 3, 1, 3), "bfloat16",
         {"strides": [1, 2], "pads": [0, 1, 0, 1]}, "conv_transpose",

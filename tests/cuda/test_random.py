@@ -25,7 +25,7 @@ from tests.oracle.strategies import GENERATORS, Problem, channels_pool_problem, 
 pytestmark = [pytest.mark.gpu, pytest.mark.every_run]
 
 seeds = st.integers(0, 2**32 - 1)
-layouts = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned"}))  # which CUDA arrays cannot be
+layouts = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned"}))  # CUDA arrays cannot be unaligned
 row_layouts = st.sampled_from(("contiguous", "contiguous", "strided rows", "off the vectors", "broadcast", "reversed"))
 pixel_layouts = st.sampled_from(("channels last", "strided pixels", "pixels off the vectors"))
 row_outs = st.sampled_from((None, None, "strided rows", "off the vectors", "strided"))

@@ -260,7 +260,7 @@ def test_a_call_gets_no_more_than_what_reaches_its_outputs(seen: list[tuple[int,
     dask_api.conv_transpose(x, w, strides=[2]).compute()  # outputs 20 to 39 are reached by inputs 8 to 19
     assert sorted(seen) == [(1, 1, 10), (1, 1, 12), (1, 1, 12)]
     seen.clear()
-    dask_api.conv_transpose(x, w, strides=[2], pads=[1, 1]).compute()  # these are 21 to 40 of it: inputs 9 to 20
+    dask_api.conv_transpose(x, w, strides=[2], pads=[1, 1]).compute()  # these are its outputs 21 to 40: inputs 9 to 20
     assert sorted(seen) == [(1, 1, 11), (1, 1, 11), (1, 1, 12)]
 
 

@@ -14,7 +14,7 @@ ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 READ = "sm_90a"  # the architecture whose machine code tests read
 KERNELS = Path(__file__).parent / "kernels"
 # Kernels whose machine code tests read, and some that are slow to compile. They are compiled only for READ, once per
-# run; the others are spread over all architectures.
+# run; the remaining ones are spread over all architectures.
 # (One instruction differs on older architectures: tests/kernels/test_specimens.py.)
 _IS_READ = re.compile(
     r"conv_(transpose_(interleaved_)?)?[a-z]+\d+_3d_\d+x\d+x\d+(_uniform)?"

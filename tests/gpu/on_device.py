@@ -53,7 +53,7 @@ def laid_out(array: Any, layout: str) -> tuple[Any, Any]:
     host = LAYOUTS[layout](array)
     if layout in ("contiguous", "fortran", "channels last"):
         return gpuconv.to_device(host), host
-    kind = f"u{array.dtype.itemsize}" if array.dtype.itemsize <= 8 else array.dtype  # which has no integers
+    kind = f"u{array.dtype.itemsize}" if array.dtype.itemsize <= 8 else array.dtype  # for which no integer type exists
     xp, bits = cupy(), np.ascontiguousarray(array).view(kind)
     if layout == "broadcast":
         moved = xp.broadcast_to(xp.asarray(bits[:1]), bits.shape) if bits.shape[0] else xp.asarray(bits)

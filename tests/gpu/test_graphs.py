@@ -408,7 +408,7 @@ def test_a_replay_comes_after_what_its_stream_does_before(network: Any) -> None:
         x.fill(2)
         y = graph(x)
         assert not before.done, "the replay waited for the device"
-        x.fill(7)  # too late to matter
+        x.fill(7)  # too late to have an effect
         assert_same(gpuconv.to_host(y), on_host(np.full(X, 2, np.float32)), bits=False)
 
 
@@ -637,7 +637,7 @@ def test_a_capture_that_fails_is_ended(failure: str) -> None:
         stream.begin_capture()
         stream.end_capture()
         stream.synchronize()
-        cupy().cuda.Device().synchronize()  # refused where any stream captures
+        cupy().cuda.Device().synchronize()  # refused if any stream captures
     del caught
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 Run = Callable[..., str]
 PIPE = "the target wrote into the pipe of the replies"
-EXPECTED = {  # the verdict and how its reason begins; what ends the process comes last, so that few are started
+EXPECTED = {  # the verdict and how its reason begins; tests that end the process come last, so that few are started
     "forks": (AGREES, ""),
     "writes into low descriptors": (AGREES, ""),
     "starts a daemon": (AGREES, ""),
@@ -55,7 +55,7 @@ EXPECTED = {  # the verdict and how its reason begins; what ends the process com
     "closes every descriptor and hangs": (HANGS, "no answer within 5 s"),
     "hangs": (HANGS, "no answer within 5 s"),
 }
-KEPT = (AGREES, REFUSES, WRONG)  # a process goes on after these, so that each is followed by a test like any other
+KEPT = (AGREES, REFUSES, WRONG)  # after these, the process continues with the next test
 
 
 def _tests(names: Sequence[str], folder: Path) -> list[verdicts.Test]:

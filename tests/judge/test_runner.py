@@ -123,7 +123,7 @@ def test_the_reference_is_found_wrong_and_told_why(
     got, expected = (line.split(maxsplit=1)[1] for line in done.stdout.splitlines()[:2])
     assert "nan" in expected
     assert got != expected
-    assert len(program.read_text()) < 2_000  # a small one is shown
+    assert len(program.read_text()) < 2_000  # a small reproducer is shown
 
 
 def _without_gpuconv(program: Path) -> subprocess.CompletedProcess[str]:
@@ -208,7 +208,7 @@ def test_a_signal_leaves_no_process_behind(number: signal.Signals, tmp_path: Pat
     words = [sys.executable, "-m", "gpuconv", "judge", "backend:hangs", "--suite", str(tmp_path / "suite")]
     path = os.pathsep.join([str(tmp_path), *sys.path])
 
-    def heed() -> None:  # what starts the tests in the background may have let them ignore Ctrl-C
+    def heed() -> None:  # in the background, tests may inherit that Ctrl-C is ignored
         signal.signal(number, signal.SIG_DFL)
 
     judge = subprocess.Popen([*words, "--time-limit", "500"], env={**os.environ, "PYTHONPATH": path}, preexec_fn=heed)

@@ -143,7 +143,7 @@ def test_every_form_of_pixels_is_there() -> None:
     assert any(one.kernel.endswith("_split") for one in wgmma.PIXELS)
 
 
-# ---------------------------------------------------------------- what the register has
+# ---------------------------------------------------------------- contents of the registry
 
 
 @pytest.mark.slow
@@ -161,7 +161,7 @@ def test_every_source_has_specimens() -> None:
     assert all(problems_of(path) for path in files())
 
 
-FIXED = {  # what kernels have the same of for all axes, or for height and width
+FIXED = {  # parameters that kernels have equal for all axes, or for height and width
     "_vectors_": {"kernel", "strides", "dilations"},
     "1x7_5x5": {"kernel", "strides", "dilations"},
     "conv_bands_": {"strides", "dilations"},
@@ -174,7 +174,7 @@ FIXED = {  # what kernels have the same of for all axes, or for height and width
 }
 
 
-# Without those that have nothing on any axis, or the same on all.
+# Without families that have none of these parameters on any axis, or the same on all.
 _SEVERAL_AXES = [one for one in FORWARD if one.problem.rank > 1 and one not in (*DIRECT, *POINTWISE, *MATRIX)]
 
 

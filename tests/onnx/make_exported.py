@@ -141,7 +141,7 @@ def without_weights(model: onnx.ModelProto) -> None:
 
 def main() -> None:
     """Write all of them, each also as the exporter based on TorchScript has it."""
-    torch.manual_seed(0)  # of the few small weights that stay
+    torch.manual_seed(0)  # for the few small weights that are kept
     for name, (network, shape) in NETWORKS.items():
         for dynamo in (True, False):
             path = FOLDER / f"{name}{'' if dynamo else '_torchscript'}.onnx"

@@ -51,7 +51,7 @@ def data_of(test: Any) -> tuple[ModelProto, list[tuple[list[Any], list[Any]]]]:
 def node_tests() -> dict[str, Any]:
     """ONNX's node tests by their names, without "test_" in front."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the operators, whose expected results are computed here
+        warnings.simplefilter("ignore")  # of onnx's operators, while expected results are computed
         return {test.name.removeprefix("test_"): test for test in loader.load_model_tests(kind="node")}
 
 
@@ -105,7 +105,7 @@ def network(opset: int) -> tuple[onnx.ModelProto, dict[str, Any]]:
     return model(nodes, inputs, [value("y", shape=4), value("i", np.int64, 4)], opset, weights), weights
 
 
-# Without the one that has no inputs and those that have no test of their own.
+# Without those that have no inputs or no test of their own.
 OPERATORS = sorted(set(operators.TABLE) - {"Constant", "GlobalLpPool", "Optional", "Upsample"})
 
 
@@ -150,7 +150,7 @@ def assert_expected(got: Any, expected: list[Any], test: Any) -> None:
             np.testing.assert_array_equal(actual, wanted)
         else:
             pair = actual.astype(np.float64), wanted.astype(np.float64)
-            # ONNX's own results of bfloat16 are rounded at every step: two units of its eight bits are not too far off.
+            # ONNX's own results of bfloat16 are rounded at every step: errors of two units in eight bits are fine.
             rtol = max(test.rtol, 2.0**-6) if wanted.dtype.name == "bfloat16" else test.rtol
             np.testing.assert_allclose(*pair, rtol=rtol, atol=test.atol, err_msg=test.name)
 

@@ -63,7 +63,7 @@ NODE_TESTS = [
 
 @pytest.fixture(scope="module")
 def runner_case() -> type[unittest.TestCase]:
-    node_tests()  # makes them without the warnings of other operators, in whatever order tests run
+    node_tests()  # makes them without warnings of other operators, in any order of tests
     case: type[unittest.TestCase] = Runner(backend, __name__).test_cases["OnnxBackendNodeModelTest"]
     return case
 

@@ -52,7 +52,7 @@ def test_node_tests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, data = data_of(node_tests()[name])
     for inputs, outputs in data:
         assert_expected(backend.prepare(model).run(values(inputs)), values(outputs), node_tests()[name])
-        if not referred:  # text, sequences and optional values are not for a device
+        if not referred:  # text, sequences and optional values cannot be on a device
             with device_arrays():
                 assert_expected(backend.prepare(model, "CUDA").run(values(inputs)), values(outputs), node_tests()[name])
     assert not set(referred) & set(CONTROL)

@@ -158,7 +158,7 @@ def test_regions_in_halves_and_corners() -> None:
 
     assert value(1, 1, 2, 2) == 5  # its middle (1.5, 1.5) is that of element (1, 1)
     assert value(1, 1, 3, 3) == 7.5
-    assert value(0, 0, 0, 0) == 0  # half an element outside, and so moved to the edge
+    assert value(0, 0, 0, 0) == 0  # half an element outside, so it is moved to the edge
     assert value(-9, -9, -2, -2) == 0
 
 

@@ -77,7 +77,7 @@ def test_no_node_is_left_to_the_reference_evaluator(name: str, monkeypatch: pyte
     convolutions = sum(node.op_type in ("Conv", "ConvTranspose") for node in model.graph.node)
     assert sum("Conv" in op_type for op_type in seen) == convolutions
     if name.startswith("resnet"):
-        assert seen.count("FusedConv") == 17  # but the three that change the number of channels aside
+        assert seen.count("FusedConv") == 17  # all but the three that change the number of channels
         assert not {"Add", "Relu"} & set(seen)
 
 

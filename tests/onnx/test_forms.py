@@ -173,7 +173,7 @@ def test_resize(opset: int, attributes: dict[str, Any], scales: list[float], siz
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
-# --- element types and what must not happen ---------------------------------------------------------------------------
+# --- element types and forbidden effects ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
@@ -289,8 +289,8 @@ def test_training_of_the_first_opsets_is_not_taken_for_inference(op_type: str) -
     x = floats(2, 3, 4)
     parameters = [np.full(3, number, np.float32) for number in (1, 0, 0, 1)]
     inputs = [x, *parameters] if op_type == "BatchNormalization" else [x]
-    np.testing.assert_allclose(run(op_type, 6, inputs, is_test=1), x, rtol=1e-5)  # but for epsilon
-    with pytest.raises(gpuconv.GpuconvError, match=f"^{op_type} node"):  # the evaluator has neither of them
+    np.testing.assert_allclose(run(op_type, 6, inputs, is_test=1), x, rtol=1e-5)  # except for epsilon
+    with pytest.raises(gpuconv.GpuconvError, match=f"^{op_type} node"):  # the evaluator implements neither
         run(op_type, 6, inputs)
 
 
@@ -374,7 +374,7 @@ SERVED: list[tuple[bool, str, int, list[str], int, dict[str, Any]]] = [
     (True, "Cast", 13, ["x"], 1, {}),
     (False, "Cast", 13, ["x"], 1, {"to": onnx.TensorProto.STRING}),
     (False, "Cast", 13, ["x"], 1, {"to": onnx.TensorProto.COMPLEX64}),
-    # Neighbours, of which cubic has four an axis and antialiasing many; nobody knows other modes.
+    # Neighbours: cubic reads four an axis, antialiasing many; other modes do not exist.
     (True, "Resize", 10, ["x", "s"], 1, {}),
     (True, "Resize", 18, ["x", "", "s"], 1, {"mode": "linear", "antialias": 0}),
     (True, "Resize", 18, ["x", "", "s"], 1, {"mode": "linear", "antialias": 1}),

@@ -152,7 +152,7 @@ REFUSED = {
     ),
 }
 
-# Models that a valid one may look like until it runs: they are prepared, and inference does without the node.
+# Models that cannot be told from valid ones before they run: they are prepared, and inference skips the node.
 PREPARED = {
     "GatherND behind its first axis": (
         13,

@@ -139,7 +139,7 @@ def test_strings_fit_where_strings_are_declared() -> None:
         rep.run(floats(2))
 
 
-# --- arrays of other libraries, and ONNX Runtime's way to call --------------------------------------------------------
+# --- arrays of other libraries, and calls like ONNX Runtime's ---------------------------------------------------------
 
 
 class Foreign:

@@ -101,7 +101,7 @@ REFUSED: list[tuple[str, int, list[Any], int, dict[str, Any], str]] = [
     ("BitShift", 11, [np.uint8([1]), np.uint8([1])], 1, {"direction": "UP"}, "direction must be LEFT or RIGHT"),
     ("InstanceNormalization", 22, [IMAGE, of(1), of(1)], 1, {}, r"must have the shape \(4,\), one number per channel"),
 ]
-# Not asked of ONNX Runtime: what ends its process.
+# Not computed by ONNX Runtime, since it ends its process.
 ENDS_IT = [at for at, (op_type, *_) in enumerate(REFUSED) if op_type == "GatherND"]
 
 

@@ -70,7 +70,7 @@ def test_exported_model(folder: Path) -> None:
     function = oracle.conv if node.op_type == "Conv" else oracle.conv_transpose
     exact = function(*operands, **attributes(node))
     oracle.assert_close(got, exact, np.float32)
-    oracle.assert_close(stored, exact, np.float32)  # so both lie within one bound of the same sum
+    oracle.assert_close(stored, exact, np.float32)  # so both are within one bound of the same sum
 
 
 def _weights(model: ModelProto) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def _dtypes_of_schema(op_type: str, opset: int) -> set[str]:
     return {short[text.removeprefix("tensor(").removesuffix(")")] for text in constraint.allowed_type_strs}
 
 
-# --- the refusals' words -------------------------------------------------------------------------------------------
+# --- messages of refusals ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

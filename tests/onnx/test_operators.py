@@ -25,7 +25,7 @@ def agrees_with_onnx_runtime(op_type: str, opset: int, inputs: list[Any], **attr
     (got,) = backend.run_model(proto, inputs)
     (expected,) = onnxruntime_run(proto, dict(zip(names, inputs, strict=True)))
     assert got.dtype == expected.dtype
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)  # powers and roots of a few ulps on either side
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)  # powers and roots with errors of a few ulps
 
 
 @pytest.mark.parametrize("opset", [7, 8, 9, 13, 14, 15, 22])
@@ -192,7 +192,7 @@ def _averages(x: Any, count_include_pad: int = 0, **attributes: Any) -> Any:
     total = np.tensordot(x.reshape(*x.shape[:2], -1).astype(np.float64), inside, 1)
     if not count_include_pad:
         return total / inside.sum(axis=0)
-    return total / np.prod(attributes["kernel_shape"])  # in these cases every window lies in the padded input
+    return total / np.prod(attributes["kernel_shape"])  # in these cases every window is within the padded input
 
 
 def test_average_pool_of_float16_adds_in_float32() -> None:
@@ -254,7 +254,7 @@ def test_a_crop_that_is_resized_to_one_element_is_read_in_its_middle() -> None:
     )
     x, roi = np.float32([10, 20, 30]).reshape(1, 1, 3), np.float32([0, 0, 0.5, 1, 1, 1])
     (y,) = backend.run_node(node, [x, roi, np.int64([1, 1, 1])])
-    assert y.tolist() == [[[25.0]]]  # at 0.75 of the way from 10 to 30
+    assert y.tolist() == [[[25.0]]]  # 0.75 between 10 and 30
 
 
 @pytest.mark.parametrize("block", [1, 2, 3])
@@ -309,7 +309,7 @@ def test_a_reshape_keeps_the_axes_of_zeros(shape: list[int], found: Any) -> None
     ("region", "size", "found"),
     [
         ((0, 1), 3, [10, 20, 30]),
-        ((0.5, 1), 3, [20, 25, 30]),  # as many elements as before, of half of them
+        ((0.5, 1), 3, [20, 25, 30]),  # as many elements as before, from half of them
         ((0, 0.5), 3, [10, 15, 20]),
         ((1, 0), 3, [30, 20, 10]),
         ((0.5, 1), 2, [20, 30]),

@@ -15,7 +15,7 @@ from gpuconv.onnx.contrib import qlinear
 from tests.onnx.contributed import UNTYPED, by_onnxruntime, on_host_and_device, one_node
 
 pytestmark = [pytest.mark.slow, UNTYPED]
-Drawn = tuple[list[Any], dict[str, Any], tuple[int, ...]]  # inputs, attributes, positions that are no initializers
+Drawn = tuple[list[Any], dict[str, Any], tuple[int, ...]]  # inputs, attributes, positions without an initializer
 
 
 class Draw:
@@ -52,7 +52,7 @@ class Draw:
 
 def one(draw: Draw) -> Drawn:
     inputs = [draw.integers(*draw.shape()), *draw.quantization(), *draw.quantization()]
-    return [*inputs[:4], draw.choice(inputs[4], None)], {}, (0,)  # ONNX Runtime does not survive four inputs
+    return [*inputs[:4], draw.choice(inputs[4], None)], {}, (0,)  # ONNX Runtime crashes with four inputs
 
 
 def leaky(draw: Draw) -> Drawn:

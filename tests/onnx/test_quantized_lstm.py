@@ -57,7 +57,7 @@ def operands(steps: int, directions: int, dtype: Any, batch: int = 1, per_column
 
 def expected(made: Any, feeds: dict[str, Any]) -> list[Any]:
     options = ort.SessionOptions()
-    options.intra_op_num_threads = 1  # each of more quantizes sequences of its own
+    options.intra_op_num_threads = 1  # with several, each thread quantizes its own sequences
     session = ort.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return list(session.run(None, feeds))
 

@@ -131,7 +131,7 @@ def test_bytes_with_scales_along_an_axis_are_computed_some_rows_at_a_time(
 
 
 def test_large_filters_stay_bytes_where_one_convolution_alone_uses_them() -> None:
-    size = (257, 1024, 1, 1)  # the least of several that is more than 2 ** 18 elements
+    size = (257, 1024, 1, 1)  # the smallest multiple of 1024 with more than 2 ** 18 elements
     draw = np.random.default_rng(0)
     x, w = draw.integers(-2, 3, (1, 1024, 2, 2)).astype(np.float32), draw.integers(-2, 3, size).astype(np.int8)
     scale = np.full(257, 0.5, np.float32)
@@ -176,7 +176,7 @@ def test_integers_are_divided() -> None:
         agrees("DequantizeLinear", 10, [np.array([1, 2, 2**31 - 1, -(2**24) - 1], np.int32), np.float32(0.1), zero])
 
 
-# Numbers, what they are in each type with saturation, and without it where that is something else.
+# Numbers, their values in each type with saturation, and without it where that differs.
 FLOATS: dict[str, list[tuple[float, float, float]]] = {
     "float8_e4m3fn": [
         (449, 448, 448),

@@ -100,7 +100,7 @@ def test_errors_of_the_functions_name_the_node() -> None:
     proto = model([helper.make_node("Conv", ["x", "w"], ["y"], name="c7")], ["x", "w"], ["y"])
     with pytest.raises(gpuconv.ArgumentError, match=r"^Conv node 'c7': x has 3 channels, but w expects 2 per group"):
         evaluate(proto, x=floats(1, 3, 4), w=floats(1, 2, 2))
-    with pytest.raises(gpuconv.ArgumentError, match=r"w\.shape=\(1, 2, 2\)\)$"):  # models cannot say a layout
+    with pytest.raises(gpuconv.ArgumentError, match=r"w\.shape=\(1, 2, 2\)\)$"):  # models cannot specify a layout
         evaluate(proto, x=floats(1, 3, 2), w=floats(1, 2, 2))
     with pytest.raises(gpuconv.ArgumentTypeError, match=r"^Conv node 'c7': w has dtype float64, but x has float32"):
         evaluate(proto, x=floats(1, 2, 4), w=floats(1, 2, 2, dtype=np.float64))

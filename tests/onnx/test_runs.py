@@ -45,7 +45,7 @@ def test_a_model_of_the_newest_opset_of_the_installed_onnx() -> None:
         [value(name, shape=4) for name in "ucy"],
         [onnx.numpy_helper.from_array(np.array([[[[1, 2], [3, 4]]]], np.float32), "w")],
     )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", newest)])  # of the newest format, too
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", newest)])  # also of the newest format
     x = np.array([[[[5, 1, 0, 2], [3, 2, 6, 1]]]], np.float32)
     for fold in (True, False):
         u, c, y = backend.prepare(proto, fold=fold).run([x])

@@ -177,7 +177,7 @@ def test_without_offsets_it_is_a_convolution(spatial: tuple[int, ...], dtype: An
     offset.reshape(2, 3**rank, rank, *expected.shape[2:])[:, :, -1] = 1
     shifted = np.concatenate([x[..., 1:], np.zeros_like(x[..., :1])], axis=-1)
     _, got = node("DeformConv", [x, w, offset, b], 22, **keywords)
-    later = (slice(None),) * (1 + rank) + (slice(1, None),)  # the first column's left taps now are inside
+    later = (slice(None),) * (1 + rank) + (slice(1, None),)  # the first column's left taps are inside now
     np.testing.assert_array_equal(got[later], gpuconv.conv(shifted, w, b, **keywords)[later])
 
 
@@ -225,7 +225,7 @@ def test_filters_are_those_of_onnx_runtime(transform: str, mode: str, antialias:
         attributes |= {"exclude_outside": exclude, "cubic_coeff_a": -0.5 if exclude else -0.75}
     for sizes in ([4, 13], [9, 3], [1, 20]):
         agrees("Resize", [x, None, None, np.int64([2, 3, *sizes])], 19, 2e-5, **attributes)
-    if transform != "align_corners":  # whose last element is not that of a size that was rounded
+    if transform != "align_corners":  # where the last element is not that of the rounded size
         agrees("Resize", [x, None, np.float32([1, 1, 0.6, 1.7])], 19, 2e-5, **attributes)
 
 

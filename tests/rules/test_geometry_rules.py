@@ -58,7 +58,7 @@ def test_the_last_window_fits_and_one_more_would_not(n: int, k: int, s: int, d: 
     out = size(conv(n, k, strides=[s], dilations=[d], pads=p))
     assert (out - 1) * s <= room < out * s
     up = size(pool(n, k, strides=[s], dilations=[d], pads=p, ceil_mode=1))
-    # Rounding up keeps a window that starts short of the room's end, if it starts inside the input or before it.
+    # Rounding up keeps a window that starts before the padded end, if it starts inside the input or before it.
     kept = out + 1 if (out - 1) * s < room else out
     assert up == (kept - 1 if (kept - 1) * s >= n + p[0] else kept)
     assert size(pool(n, k, strides=[s], dilations=[d], pads=p)) == out

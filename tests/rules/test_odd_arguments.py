@@ -61,7 +61,7 @@ EXPLAINED = {
     "strict": {"value": True},
 }
 # Kinds of objects that are valid arguments.
-TRUE = {"list", "tuple", "set", "mapping", "bytes", "matrix", "endless", "long"}  # as Python counts it
+TRUE = {"list", "tuple", "set", "mapping", "bytes", "matrix", "endless", "long"}  # whose truth value is True
 MEANT = {
     ("to_host", "a"): {"array", "nothing"},
     ("explain", "bias"): TRUE,

@@ -201,7 +201,7 @@ def test_another_compiler_is_another_entry(monkeypatch: pytest.MonkeyPatch, tmp_
         for path in found.iterdir():
             (copy / path.name).symlink_to(path)
         monkeypatch.setattr(nvrtc, "headers", lambda: copy)
-        assert _built().seconds is None  # the folder's name does not count
+        assert _built().seconds is None  # the folder's name does not matter
         (copy / "cuda_fp16.h").unlink()
         (copy / "cuda_fp16.h").write_bytes((found / "cuda_fp16.h").read_bytes() + b"\n")
     assert _built().seconds is not None

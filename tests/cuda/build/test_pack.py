@@ -262,7 +262,7 @@ def _is_refused(path: Path, reason: str) -> None:
         rf"the packed kernels {re.escape(str(path))} are not used, since {reason}; GPUCONV_PACK should name a file .+",
         str(warning.message),
     )
-    _loads()  # and nothing is told again
+    _loads()  # without another message
 
 
 def _header(path: Path) -> bytes:

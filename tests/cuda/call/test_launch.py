@@ -42,7 +42,7 @@ def pointers(launch: Launch) -> dict[str, int]:
 
 def without_pointers(parameters: bytes, layout: np.dtype[Any]) -> bytes:
     """Return a struct with zeros for its pointers and maps, the only fields of their types, at any depth."""
-    struct = np.frombuffer(bytearray(parameters), layout)  # a copy would leave what lies between members undefined
+    struct = np.frombuffer(bytearray(parameters), layout)  # a copy would leave the padding between members undefined
     pending = [struct]
     while pending:
         fields = pending.pop()

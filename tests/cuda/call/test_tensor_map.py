@@ -153,7 +153,7 @@ def test_sizes_and_strides_of_more_than_32_bits_arrive(driver: Library) -> None:
         (replace(ROWS, sizes=(32, 1023), strides=(128,)), True),
         (replace(ROWS, sizes=(31, 1024), strides=(128,)), True),
         (replace(ROWS, sizes=(32, 1024), strides=(128,)), False),
-        (replace(ROWS, sizes=(32, 3), strides=(65536,)), False),  # of few elements, that lie far apart
+        (replace(ROWS, sizes=(32, 3), strides=(65536,)), False),  # few elements, far apart
         (replace(PIXELS, sizes=(64, 8, 8, 1, 16), strides=(128, 1024, 8192, 8192)), False),
         (replace(PIXELS, sizes=(64, 8, 8, 1, 15), strides=(128, 1024, 8192, 8192)), True),
     ],

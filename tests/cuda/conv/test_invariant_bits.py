@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.kernels(*DIRECT, *CONV, *CONV_TRANSPOSE, *PLAIN_GEMMS, *OTHER_GEMMS, *WGMMA),
 ]
 CLASSES = ("sm_80", "sm_86", "sm_90a", "sm_100a", "sm_120a")  # sm_89 has the bits of sm_86
-MANY = 9  # images, up to which all are compared
+MANY = 9  # largest number of images that are all compared
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ def call(layer: Layer, x: Any, w: Any, b: Any, **more: Any) -> Any:
 
 
 PADS = {"pads": [1, 1, 1, 1]}
-# Images of odd sizes, so that tiles cross images and each of these lies on another multiple of 16 bytes than its
-# neighbours do.
+# Images of odd sizes, so that tiles cross images and each image has another offset from a multiple of 16 bytes
+# than its neighbours.
 LAYERS = (
     Layer("conv", (96, 3, 5), (40, 96, 3, 3), PADS, "bfloat16"),
     Layer("conv", (64, 5, 7), (72, 64, 3, 3), PADS),
@@ -263,7 +263,7 @@ def test_a_tile_of_another_order_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
     ("kernel", "path", "condition", "without"),
     [
         ((3, 1), "conv/epilogue.cuh", "if (const Acc written = widen(target); written != written)", ""),
-        ((3, 3), "conv/gemm/whole_tile.cuh", " || sound<Multiplier>(target)", ""),  # taps along W are rows
+        ((3, 3), "conv/gemm/whole_tile.cuh", " || sound<Multiplier>(target)", ""),  # taps along W become rows
     ],
 )
 def test_a_repair_of_what_was_right_is_noticed(
@@ -282,7 +282,7 @@ def test_what_overflows_as_it_is_rounded_is_not_repaired_because_of_a_neighbour(
     layer = Layer("conv", (24, 9, 12), (24, 6, 3, 3), {**PADS, "group": 4}, "float16")
     random = np.random.default_rng(1)
     x, w = (random.standard_normal(shape) * 2.0**11 for shape in ((4, *layer.image), layer.w))
-    for one, other in ((0, 1), (2, 3)):  # channels that cancel each other out
+    for one, other in ((0, 1), (2, 3)):  # channels that cancel
         x[:, other::6], w[:, other] = x[:, one::6], -w[:, one]
     x[:, 4::6], x[:, 5::6], w[:, 4:] = 1008, 0, 0
     w[:, 4, 1, 1] = 65

@@ -61,7 +61,7 @@ def test_what_is_finite_stays_so_and_nothing_else_becomes_it(precision: str) -> 
 
 # ---------------------------------------------------------------- what it costs
 
-# Layers of networks: the sectors that are read and written, over those of a copy.
+# Layers of networks: ratio of sectors read and written to those of a copy.
 LAYERS = [
     ((1, 64, 56, 56), 1.0),
     ((2, 128, 28, 28), 1.0),
@@ -77,8 +77,8 @@ LAYERS = [
     ((1, 64, 5, 7, 7), 1.1),
 ]
 SINGLE = {16: "LDG.E.U16", 64: "LDG.E.64"}  # loads of single elements, by their bits
-WAVEFRONTS = 1.08  # over the fewest; where a block has one image there is not one more
-SLOTS = 0.8  # of the instructions that multiprocessors can issue while memory does the same copy, counted in PTX
+WAVEFRONTS = 1.08  # ratio to the minimum; exactly 1 if a block has one image
+SLOTS = 0.8  # fraction of the instructions that can be issued during a plain copy, counted in PTX
 
 
 @over_copies
@@ -126,7 +126,7 @@ def test_instructions_are_as_wide_as_memory(variant: Variant) -> None:
     loads = sass.names(body, everywhere, "LDG")
     assert (
         loads.pop("LDG.E.128") == 4
-    )  # of channels side by side; single elements are those of other layouts and of ends
+    )  # for adjacent channels; loads of single elements are for other layouts and for ends
     assert set(loads) == {single}
     stores = sass.names(body, everywhere, "STG")
     assert stores.pop("STG.E") == 1  # tickets

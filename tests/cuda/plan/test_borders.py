@@ -115,7 +115,7 @@ def test_a_block_may_have_all_shared_memory_that_there_is_and_no_more(family: Mo
             continue
         tried += 1
         exactly = planned(family, one, replace(limits, shared_bytes_per_block=launch.shared_bytes))
-        assert exactly == launch or family is grouped, one  # which looks at fewer tiles where there is less room
+        assert exactly == launch or family is grouped, one  # which considers fewer tiles with less shared memory
         less = planned(family, one, replace(limits, shared_bytes_per_block=launch.shared_bytes - 1))
         assert less is None or less.shared_bytes < launch.shared_bytes, one
     assert (tried == 0) == (family in WITHOUT), family
@@ -149,7 +149,7 @@ def most_blocks(count: int) -> Iterator[None]:
 def blocks(family: ModuleType, one: Forward, launch: Launch) -> int:
     """Return the number of blocks as the family counts them, before blocks are merged."""
     x = one.problem.x_shape
-    if family is pool_channels:  # each thread makes one output of a vector of channels
+    if family is pool_channels:  # each thread computes one output of a vector of channels
         y = getattr(geometries, one.problem.operator)(x, **one.problem.attributes).y_shape
         vector = 2 if one.kernel.endswith("indices") else 16 // one.dtype.itemsize
         return -(-(prod(y) // y[1] * -(-y[1] // vector)) // 256)

@@ -94,7 +94,7 @@ def test_structs_of_both_widths_hold_the_same_numbers(wide: bool, monkeypatch: p
     monkeypatch.setattr(params, "INDEX_LIMIT", 1 if wide else BORDER)
     launch = _launch((2, 3, 8, 9), kernel_shape=[3, 2], pads=[1, 1, 1, 1], indices=True)
     assert _wide(launch) is wide
-    missing = int(wide)  # there are four axes, one more in front
+    missing = int(wide)  # with four axes, one more comes first
     of_own_axes = {
         name: value[missing:] if isinstance(value, list) else value for name, value in _struct(launch).items()
     }
@@ -158,11 +158,11 @@ def test_the_dilation_of_a_single_tap_is_dropped() -> None:
 
 
 def test_taps_that_no_window_has_inside_the_input_are_cut_off() -> None:
-    # The taps of window q stand at q - 6, q - 3, q and q + 3 of three elements, with q up to 4: the inner two are left.
+    # Window q has taps at q - 6, q - 3, q and q + 3 of three elements, with q up to 4: the inner two remain.
     assert _axis(3, kernel_shape=[4], dilations=[3], pads=[6, 5]) == (1, 3, 4, 3)
-    # With q up to 2 it is the third alone.
+    # With q up to 2, only the third remains.
     assert _axis(3, kernel_shape=[4], dilations=[3], pads=[6, 3]) == (1, 0, 1, 1)
-    # At -4, -1, 2 and 5 of four elements: but one tap is left, and the window begins at it.
+    # At -4, -1, 2 and 5 of four elements: only one tap remains, and the window begins at it.
     assert _axis(4, kernel_shape=[4], dilations=[3], pads=[4, 2]) == (0, -2, 1, 1)
     assert _axis(8, kernel_shape=[2], dilations=[HUGE], pads=[HUGE, 0]) == (1, 0, 1, 1)
 
@@ -186,7 +186,7 @@ def test_a_step_past_the_whole_axis_is_no_longer_than_the_axis() -> None:
 
 @pytest.mark.parametrize("stride", [BORDER // 3, -(BORDER // 3)])
 def test_the_span_of_an_array_widens_the_indices(stride: int) -> None:
-    four = (4, 1, 1)  # three strides apart at most
+    four = (4, 1, 1)  # at most three strides apart
     assert not _wide(_launch(four, x_strides=(stride, 0, 0), kernel_shape=[1]))
     assert _wide(_launch(four, x_strides=(stride + (1 if stride > 0 else -1), 0, 0), kernel_shape=[1]))
     assert not _wide(_launch(four, y_strides=(stride, 1, 1), kernel_shape=[1]))
@@ -329,7 +329,7 @@ def test_a_variant_of_vectors_says_what_it_is(dtype: str, size: int, stride: int
         assert variant.name == f"max_pool_{dtype}_3d_vectors_{size}x{stride}" + ("_indices" if indices else "")
         assert variant.function == ("max_pool_pairs" if indices else "max_pool_vectors")
         assert variant.arguments[1:] == (str(size), str(stride), str(rows))
-        # Five blocks of 128 threads, with 96 registers each, but for bytes and without Indices: four, with 128.
+        # Five blocks of 128 threads with 96 registers each; for bytes and without Indices, four with 128.
         assert (variant.threads, variant.blocks_per_sm) == (128, 5 if indices and "int" not in dtype else 4)
 
 
@@ -385,5 +385,5 @@ def test_with_invariant_only_the_kernel_that_sums_in_row_major_order_is_asked(ke
 
     general_only = {"pool/general.cu" if kernel == "average_pool" else "pool/grad/general.cu"}
     assert sources(invariant=True) == general_only
-    if dtype == "float32":  # of complex numbers the general kernel is the fastest for some windows
+    if dtype == "float32":  # for complex numbers, the general kernel is the fastest for some windows
         assert sources(invariant=False) != general_only, "another kernel is faster, and sums in another order"

@@ -29,7 +29,7 @@ def test_what_a_tile_of_a_pool_fetches() -> None:
     Windows along the height have stride 2 and span 7, along the width 3 and 9; two slices of the depth are read.
     """
     rows, columns = 3 * 2 + 7, 4 * 3 + 9  # of 4 x 5 windows
-    pitch = banks.next_in_bank(columns + 7, 40, 8)  # a run of them touches seven elements more, wherever it begins
+    pitch = banks.next_in_bank(columns + 7, 40, 8)  # a run touches up to seven more elements, at any alignment
     slice_pitch = banks.next_in_bank(rows * pitch + 7, 2 * 800, 8)
     found = tiles._fetched(ROWS, 1, 4, 5, 8, by_vectors=True)
     assert found == Fetched(rows, columns, 2, False, False, pitch, slice_pitch)
@@ -40,7 +40,7 @@ def test_what_a_tile_of_a_pool_fetches() -> None:
     expected = Fetched(rows, 32, 2, False, True, of_vectors, banks.next_in_bank(rows * of_vectors + 7, 1600, 8))
     assert tiles._fetched(whole, 1, 4, 5, 8, by_vectors=True) == expected
     assert tiles._fetched(whole, 1, 4, 5, 8, by_vectors=False) == found
-    # All columns, of rows that are neighbours in x: 13 rows of 40.
+    # All columns, of rows that are adjacent in x: 13 rows of 40.
     expected = Fetched(rows, 40, 2, True, True, 40, banks.next_in_bank(rows * 40 + 7, 1600, 8))
     assert tiles._fetched(whole, 1, 4, 11, 8, by_vectors=True) == expected
     assert tiles._fetched(ROWS, 1, 4, 11, 8, by_vectors=True).merged is False
@@ -54,10 +54,10 @@ def test_the_lines_that_a_tile_of_a_pool_keeps() -> None:
         assert tiles._lines(ROWS, along, False, vector, size) == Lines(
             columns, columns // 3, pitch_of[size], pitch_of[4]
         )
-    touched = 48  # elements of six whole vectors of eight, wherever 36 begin
+    touched = 48  # elements of six whole vectors of eight, for any start of 36
     further = [banks.next_in_bank(touched, 10, 128 // size) for size in (2, 4)]
     assert tiles._lines(ROWS, along, True, 8, 2) == Lines(columns, touched // 3, *further)
-    near = changed(ROWS, stride=(1, 2, 1))  # 18 columns, in four vectors of eight at most
+    near = changed(ROWS, stride=(1, 2, 1))  # 18 columns, in at most four vectors of eight
     assert tiles._lines(near, along, True, 8, 2) == Lines(18, 32, 32, banks.next_in_bank(32, 10, 32))
     pitches = [banks.next_in_bank(18, 10, 128 // size) for size in (2, 4)]
     assert tiles._lines(near, along, False, 8, 2) == Lines(18, 18, *pitches)
@@ -117,5 +117,5 @@ def test_a_patch_of_a_pool_by_hand() -> None:
         places_at=x_bytes + line_bytes,
         bytes=x_bytes + line_bytes,
     )
-    named = replace(one, indices_strides=one.y_strides)  # pairs of channels, and a place of eight bytes for both
+    named = replace(one, indices_strides=one.y_strides)  # pairs of channels, with an index of eight bytes for both
     assert laid_out(named, 1, 2, 4).bytes == (x_bytes + line_bytes) // 2 + 2 * 14 * 8

@@ -71,7 +71,7 @@ def test_the_fields_of_a_small_problem() -> None:
         "dy_batch": 4 * 6 * 6, "dy_channel": 1, "dy_extent": [1, 4, 6], "dy_stride": [0, 6 * 6, 6],
         "stride": [1, 3, 2], "pad": [0, 1, 10], "dilation": [1, 2, 4], "taps": [1, 3, 5],
         "step": [6, 4], "apart": [2, 2], "phases": [3, 1], "items": 2 * 4 * 2, "each": 8, "walk": 1,
-        # Of 3 row taps that are 3 apart each is a tile of its own; 5 columns are two tiles.
+        # Each of 3 row taps, which are 3 apart, is a separate tile; 5 columns are two tiles.
         "tap_tiles": [1, 3, 2], "filter_blocks": 2, "walks": [1, 4, 2], "lanes": 4, "multiplier": 2,
     }  # fmt: skip
     assert launch.grid == (3 * 2 * 2 * 2, 1, 1)

@@ -437,7 +437,7 @@ def _tree_classify(d: Draw) -> Trial:
         "class_ids": [int(v[1]) for v in votes],
         "class_weights": [v[2] for v in votes],
     }
-    if len(set(attributes["class_ids"])) == 1:  # of two classes, which the text says nothing of
+    if len(set(attributes["class_ids"])) == 1:  # of two classes, which the specification does not define
         return _tree_classify(d)
     attributes["classlabels_strings" if texts else "classlabels_int64s"] = names
     attributes |= {"post_transform": transform} if transform != "NONE" or d.maybe() else {}

@@ -16,7 +16,7 @@ INTS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64
 NEWEST = {"": onnx.defs.onnx_opset_version(), "ai.onnx.ml": 5, "ai.onnx.preview": 1}
 _NAMES = {"float": "float32", "double": "float64"}
 
-# How far off, relatively, an operator of one step may be.
+# Largest relative error of an operator of one step.
 CLOSE = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-21, "float64": 2.0**-46}
 
 

@@ -94,7 +94,7 @@ def _normalize(d: Draw) -> Trial:
     kept = [w for w in x.tolist() if (w not in stops if sensitive else w.lower() not in folded)]
     kept = [w.lower() if action == "LOWER" else w.upper() if action == "UPPER" else w for w in kept] or [""]
     y = np.array(kept, object)
-    if any("ß" in w for w in x.tolist()) and action == "UPPER":  # which C's towupper leaves as it is
+    if any("ß" in w for w in x.tolist()) and action == "UPPER":  # which C's towupper does not change
         return _normalize(d)
     return Trial([x[None] if row else x], attributes, [y[None] if row else y])
 

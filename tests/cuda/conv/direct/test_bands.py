@@ -146,7 +146,7 @@ def test_a_line_is_cut_into_rows_that_cover_it(width: int) -> None:
     struct = fields(launch)
     each = struct["height"] * struct["width"]  # outputs of a block: rows of the line, cut into as many columns
     assert struct["fold"] == struct["width"]
-    assert max(launch.grid) in (-(-width // each), 2 * -(-width // each))  # both filters together, or one a block
+    assert max(launch.grid) in (-(-width // each), 2 * -(-width // each))  # both filters together, or one per block
 
 
 # ---------------------------------------------------------------- tiles by hand
@@ -196,7 +196,7 @@ def test_channels_that_are_copied_together_begin_in_banks_far_apart() -> None:
     assert [tile.channel_pitch for tile in (last, replace(last, jobs=4), replace(BAND, jobs=4))] == [11 * 28] * 3
     even = replace(last, view=replace(last.view, height=replace(BAND.view.height, taps=4)))
     assert even.channel_pitch == 12 * 28 + 4  # 84 vectors, and one more
-    assert replace(BAND, threads=(3, 8)).row_pitch == (8 + 2) * 4  # whole rows of banks: nothing to turn
+    assert replace(BAND, threads=(3, 8)).row_pitch == (8 + 2) * 4  # whole rows of banks: no padding
 
 
 @pytest.mark.parametrize(("phases", "bank"), [(3, 8 // 3), (1, 0)])
@@ -226,7 +226,7 @@ def test_bands_of_a_problem_by_hand() -> None:
     assert (found.copies, found.channels, found.filters, found.depths, found.planes) == (4, 3, 3, 5, 2)
     assert found.height == BandAxis(phases=1, taps=4, kernel=4, positions=31, start=-2, origin=0)
     assert found.vectors == 4
-    # From 3 before x, which is one after a vector's beginning: one position more.
+    # Starts 3 before x, one element after a vector's beginning: one position more.
     assert found.width == BandAxis(phases=1, taps=7, kernel=7, positions=43 + 1, start=-4, origin=-1)
     assert found.line is False
 
@@ -236,7 +236,7 @@ def test_bands_of_a_transposed_problem_by_hand() -> None:
     found = bands_plan._view(one)  # y (2, 2, 10, 17, 57)
     assert one.y_shape == (2, 2, 10, 17, 57)
     assert (found.copies, found.planes, found.depths) == (2, 2, 10)
-    # Of five taps a phase meets two at most. Output -1 would be the first of a position that begins whole strides.
+    # A phase has at most two of five taps. Output -1 would be the first of a position that starts at a whole stride.
     assert found.height == BandAxis(phases=3, taps=2, kernel=5, positions=6, start=0, origin=-1)
     assert found.width == BandAxis(phases=4, taps=1, kernel=4, positions=15 + 1, start=0, origin=-2 - 4)
 
@@ -267,16 +267,16 @@ def test_an_axis_alone_is_a_line() -> None:
         ((2, 8, 3, 5, 12), (1440, 1, 480, 96, 8), "float32", -4),
         ((2, 8, 3, 5, 12), (1440, 1, 480, 96, 8), "float16", -8),
         ((2, 8, 3, 1, 12), (288, 1, 96, 96, 8), "float32", -4),
-        ((2, 8, 3, 5, 1), (120, 1, 40, 8, 8), "float32", 1),  # a column is a row of one
+        ((2, 8, 3, 5, 1), (120, 1, 40, 8, 8), "float32", 1),  # a column is a row of one element
         ((2, 6, 3, 5, 12), (1080, 1, 360, 72, 6), "float32", 1),
-        ((1, 12, 1, 9, 11), (1188, 1, 1188, 132, 12), "float16", -1),  # threads enough that copy one each
+        ((1, 12, 1, 9, 11), (1188, 1, 1188, 132, 12), "float16", -1),  # enough threads to copy one each
         ((1, 7, 1, 9, 11), (693, 1, 693, 77, 7), "float16", 1),
         ((1, 1, 1, 9, 11), (99, 1, 99, 11, 1), "float16", 1),
         ((2, 8, 3, 5, 12), (1440, 1, 480, 96, 9), "float32", -1),
         ((2, 8, 3, 5, 12), (1440, 1, 480, 98, 8), "float32", -1),
         ((2, 8, 3, 5, 12), (1440, 1, 482, 96, 8), "float32", -1),
         ((2, 8, 3, 5, 12), (1442, 1, 480, 96, 8), "float32", -1),
-        ((2, 8, 3, 5, 12), (2880, 2, 960, 192, 16), "float32", 1),  # channels are no neighbours
+        ((2, 8, 3, 5, 12), (2880, 2, 960, 192, 16), "float32", 1),  # channels are not adjacent
     ],
 )
 def test_what_bands_copy_at_once(x: tuple[int, ...], x_strides: tuple[int, ...], dtype: str, vectors: int) -> None:

@@ -56,7 +56,7 @@ def test_conv_transpose_of_stride_1(form: RowForm, dilations: tuple[int, int], d
     ("strides", "dilations", "pads"),
     [
         ((1, 1), (2, 2), (2, 2, 2, 2)),
-        ((1, 1), (3, 4), (7, 0, 2, 11)),  # more before the rows than taps reach, and behind the columns
+        ((1, 1), (3, 4), (7, 0, 2, 11)),  # more padding than taps reach, before the rows and after the columns
         ((1, 1), (4, 1), (0, 1, 1, 0)),
         ((1, 1), (1, 6), (3, 5, 0, 4)),
         ((1, 1), (40, 3), (40, 3, 41, 2)),  # every row is a phase

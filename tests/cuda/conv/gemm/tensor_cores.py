@@ -11,7 +11,7 @@ from tests.oracle.operands import BFLOAT16
 from tests.oracle.oracle import assert_close
 from tests.oracle.strategies import Problem
 
-LOST = 2.0**-136  # what is cut off of a factor at most where it is small: TF32 has no smaller number
+LOST = 2.0**-136  # largest truncation of a small factor: TF32 has no smaller number
 
 
 # dtype, precision, and the label in names of kernels

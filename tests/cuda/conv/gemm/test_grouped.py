@@ -208,27 +208,27 @@ def made(tile: tuple[int, int, int], **more: Any) -> Any:
     of: Any = SimpleNamespace(**of_problem)
     form, arithmetic = more.get("form", SimpleNamespace(warp_n=64, warps=8)), SimpleNamespace()
     seen = grouped_tile.GroupedWork(of, arithmetic, form, joined_groups=2)
-    vars(seen).update(work)  # what it would work out
+    vars(seen).update(work)  # the values that it would compute
     return grouped_tile.GroupedTile(seen, tile, 5)
 
 
 def test_a_tile_of_groups() -> None:
     """Columns have strides 2, 3 and 1 and receptive fields of 2, 4 and 6 more inputs; images of x are 11 rows apart."""
     tile = made((7, 3, 4))
-    # Seven columns along the depth lie in up to three images: twice three inputs more.
+    # Seven columns along the depth extend over up to three images: twice three inputs more.
     assert tile.box == (6 * 2 + 2 * 3 + 2 + 1, 2 * 3 + 4 + 1, 3 * 1 + 6 + 1)
     assert made((8, 3, 4)).box[0] == 7 * 2 + 3 + 2 + 1  # two whole images
     assert made((2, 3, 4)).box[0] == 1 * 2 + 2 + 1  # half an image
     assert made((3, 3, 4)).box[0] == 2 * 2 + 3 + 2 + 1
-    for inputs in (8, 5):  # images one behind the other, or overlapping
+    for inputs in (8, 5):  # contiguous or overlapping images
         assert made((7, 3, 4), image_inputs=inputs).box[0] == 6 * 2 + 2 + 1
     assert tile.counts == (-(-4 * 3 // 7), -(-10 // 3), -(-9 // 4))
     assert tile.blocks == 2 * 6 * 3 * 5  # tiles of filters, phases, pairs of groups, blocks that share the tiles
-    # Weights, and the band, 21 slices of pixels of 48 bytes; or the sums of eight warps, 16 filters by 40 each.
+    # Weights and the band, 21 slices of pixels of 48 bytes; or the sums of eight warps, 16 filters by 40 each.
     assert tile.shared_bytes == 4096 + 21 * tile.pitches[0] * 48
     assert made((7, 3, 4), pitch=1).shared_bytes == 4096 + 8 * 16 * 40 * 4
     wide = {"pitch": 1, "form": SimpleNamespace(warp_n=128, warps=8)}
-    assert made((7, 3, 4), **wide).shared_bytes == 4096 + 8 * 16 * (128 + 8) * 2  # or of wide outputs, and a gap
+    assert made((7, 3, 4), **wide).shared_bytes == 4096 + 8 * 16 * (128 + 8) * 2  # or of wide outputs with a gap
     assert made((7, 3, 4), **wide, itemsize=4).shared_bytes == 4096 + 8 * 128 * (16 * 4 + 16)
 
 

@@ -63,7 +63,7 @@ def test_sums_of_every_kind_in_every_layout(
 ) -> None:
     problem = data.draw(problems(operator))
     if kinds[0] in ("overflowing", "large") and precision != "ieee":
-        kinds = ("large", "small", "normal")  # partial sums stay inside the range
+        kinds = ("large", "small", "normal")  # partial sums do not overflow
     arrays = operands(problem, kinds, seed, dtype, layout)
     with tensor_cores(dtype, precision, label, seed):
         y = getattr(gpuconv, operator)(*arrays, **problem.attributes)
@@ -199,7 +199,7 @@ def test_every_form_says_what_it_takes() -> None:
     assert "20 channels" in text
     assert "rowwise" in text
     for form in ("vector", "chunks", "halves"):
-        assert not re.search(rf"_{form}(_split)?: ", text)  # channels are not neighbours, but of a copy
+        assert not re.search(rf"_{form}(_split)?: ", text)  # channels are adjacent only in a copy
 
 
 @pytest.mark.parametrize(("operator", "w_shape"), [("conv", (1, 4, 5)), ("conv_transpose", (4, 1, 5))])

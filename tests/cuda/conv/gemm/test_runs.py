@@ -131,14 +131,14 @@ def test_products_of_ieee_arithmetic_have_no_pieces(layout: str) -> None:
 @pytest.mark.parametrize(
     ("x", "w", "attributes"),
     [
-        ((2, 3, 64, 64), (8, 3, 8, 8), {"strides": [8, 6]}),  # the second column begins in the middle of a piece
+        ((2, 3, 64, 64), (8, 3, 8, 8), {"strides": [8, 6]}),  # the second column begins within a piece
         ((2, 3, 64, 64), (8, 3, 8, 7), {"strides": [8, 8]}),  # a run ends there
         ((2, 3, 64, 64), (8, 3, 8, 8), {"strides": [8, 8], "pads": [0, 1, 0, 7]}),  # x begins there
-        ((2, 3, 64, 60), (8, 3, 8, 8), {"strides": [8, 8], "pads": [0, 0, 0, 4]}),  # x ends there, and is met
+        ((2, 3, 64, 60), (8, 3, 8, 8), {"strides": [8, 8], "pads": [0, 0, 0, 4]}),  # x ends there, within a window
         ((2, 3, 64, 64), (8, 3, 8, 8), {"strides": [8, 8], "dilations": [1, 2]}),
         ((2, 6, 64, 64), (8, 3, 8, 8), {"strides": [8, 8], "group": 2}),
         ((2, 3, 64, 8, 64), (8, 3, 8, 1, 8), {"strides": [8, 1, 8]}),  # channels, D, H and W are four axes
-        ((2, 3, 61, 63), (8, 3, 8, 8), {"strides": [8, 8]}),  # rows begin in the middle of a piece
+        ((2, 3, 61, 63), (8, 3, 8, 8), {"strides": [8, 8]}),  # rows begin within a piece
     ],
 )
 def test_runs_that_are_no_whole_pieces_are_refused(x: Ints, w: Ints, attributes: dict[str, Any]) -> None:
@@ -152,7 +152,7 @@ def test_every_length_along_w_is_counted_in_pieces() -> None:
     found = runs.along_w(one, 4)
     assert found is not None
     gathered, packed = found.gathered, found.packed
-    # A channel takes the place of a depth, its tap that of the depth's.
+    # Channels replace the depth axis, their taps those along depth.
     assert (gathered.channels, gathered.taps, gathered.pads) == (4, (3, 2, 2), (0, 1, 1))
     assert (gathered.x_shape, gathered.x_strides) == ((2, 4, 3, 9, 10), (1080, 1, 360, 40, 4))
     assert (gathered.column_strides, gathered.columns) == ((1, 1, 3), one.columns)
@@ -188,7 +188,7 @@ def test_elements_after_the_last_whole_piece_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("width", "end", "accepted"),
     [
-        (10, 0, True),  # two elements that no column needs, and that are no whole piece
+        (10, 0, True),  # two elements that no column needs, less than a piece
         (8, 0, True),
         (8, 4, True),
         (10, 3, False),  # the third column needs both

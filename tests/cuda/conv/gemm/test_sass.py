@@ -51,7 +51,7 @@ LOOKED_AT = {
     if group.endswith(("_2d", "_4d")) or group.startswith(_IN_THREE_AXES)
 }
 over_forms = pytest.mark.parametrize(("dtype", "tile", "uniform"), FORMS, ids=str)
-_SINGLY = 8  # instructions that write two neighbours one by one
+_SINGLY = 8  # instructions that write two adjacent elements one by one
 
 
 def share(variant: Variant, tile: GemmTile) -> float:
@@ -126,7 +126,7 @@ def test_kernels_of_few_filters_are_as_efficient_as_the_plan_takes_them_to_be(dt
         loop = sass.main_loop(body)
         assert sass.multiplications(body, loop) / len(loop) == pytest.approx(planned, abs=0.02)
         load = {2: "LDG.E.U16", 4: "LDG.E", 8: "LDG.E.64"}[dtypes.entry(dtype).itemsize]
-        assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: 12}  # four pixels' of three taps
+        assert sass.names(body, loop, "LDG", "LDL", "STL") == {load: 12}  # three taps of four pixels
 
 
 @of_kernels("conv/direct/bands.cu")
@@ -161,7 +161,7 @@ def test_sums_over_channels_take_as_many_instructions_as_the_plan_takes_them_to(
         rows, window, products = 16 // columns, (columns - 1) * max(stride, 1) + taps, 16 * vector * taps
         found = {
             tuple(sass.names(body, loop, "LDG", "LDL", "STL").items()): len(loop)
-            for loop in sorted(sass.loops(body), key=len, reverse=True)  # of equal names the innermost is the last
+            for loop in sorted(sass.loops(body), key=len, reverse=True)  # the innermost loop of a name is the last
             if sass.multiplications(body, loop) == products
         }
         others = products + channels_plan._ROW * rows + channels_plan._TAP * rows * taps
@@ -180,7 +180,7 @@ def test_transposed_columns_take_as_many_instructions_as_the_plan_takes_them_to(
     loop = sass.main_loop(body)
     assert sass.multiplications(body, loop) == 4 * 4
     assert len(loop) == pytest.approx(4 * transpose._OUTPUT, rel=0.05)
-    assert set(sass.names(body, loop, "LD")) == set()  # all known to be of global memory
+    assert set(sass.names(body, loop, "LD")) == set()  # all loads are known to be from global memory
 
 
 @of_kernels("conv/gemm/pointwise.cu")
@@ -226,7 +226,7 @@ def test_memory_is_accessed_in_the_widths_that_are_meant(
     all_gathers = tile.block_k * tile.block_n // tile.threads
     loads = sass.names(body, loop, "LDG", "LDGSTS")
     assert loads.pop("LDGSTS.E.BYPASS.128") == weights
-    assert loads == gathers(body, loop, variant)  # single inputs, and nothing else
+    assert loads == gathers(body, loop, variant)  # only single inputs
     assert sum(loads.values()) in ((all_gathers,) if uniform or entry.itemsize == 2 else (2, all_gathers))
     if operator == "conv":  # ConvTranspose keeps its taps in shared memory too
         assert sass.names(body, loop, "LDS") == {"LDS.128": multiplied}
@@ -242,7 +242,7 @@ def test_memory_is_accessed_in_the_widths_that_are_meant(
     stores = sass.names(body, range(len(body)), "STG")
     left = stores.pop(
         "STG.E.128.STRONG.GPU", 0
-    )  # by kernels that can share a tile: its sums, for the block that adds up
+    )  # kernels that can split a tile store their sums for the block that adds them up
     assert left == (outputs // vector if "split" in variant.function else 0)
     assert stores == {store: outputs + channels_last + finished + repaired}
 
@@ -280,7 +280,7 @@ def test_max_pool_loads_every_row_of_vectors_once_and_compares_short_elements_in
     width = _WIDTHS[min(16, 2 * stride * itemsize) if indices else 16]
     rows = (vectors.STRIPS[size, stride] - 1) * stride + size
     loads = sass.names(body, range(len(body)), "LDG")
-    assert sum(loads.values()) == rows + 1  # one more where elements are loaded one by one
+    assert sum(loads.values()) == rows + 1  # one more if elements are loaded one by one
     assert loads[width] >= rows
     pairs = sum(sass.names(body, range(len(body)), "HMNMX2").values())
     assert bool(pairs) == (itemsize <= 2 and not indices)
@@ -306,7 +306,7 @@ def test_max_pool_loads_vectors_of_channels_three_at_a_time(dtype: str, indices:
     width = _WIDTHS[2 * dtypes.entry(dtype).itemsize if indices else 16]
     assert (
         sass.names(body, range(len(body)), "LDG")[width] >= 9
-    )  # for walks, and for a column and the others of a window
+    )  # for walks, and for the first and the later columns of a window
     assert not sass.names(body, range(len(body)), "LDL", "STL")
 
 
@@ -341,7 +341,7 @@ def test_unrolled_sums_read_every_vector_of_inputs_once(form: RowForm, dtype: st
         rows, lead = (form.rows - 1) * form.stride + form.kernel, -(form.kernel // 2) % vector
         columns = (lead + (vector - 1) * form.stride + form.kernel - 1) // form.stride + 1
         windows = rows * form.stride * -(-columns // vector)
-        widths = {"LDS": 0.25, "LDS.64": 0.5, "LDS.128": 1.0}  # of a vector: at the edges some read less of it
+        widths = {"LDS": 0.25, "LDS.64": 0.5, "LDS.128": 1.0}  # of a vector: at edges, some loads are narrower
         loads = sum(widths[name] * count for name, count in sass.names(body, loop, "LDS").items())
         weights = form.kernel * -(-form.kernel * form.filters // vector)
         assert windows / 2 <= loads <= windows + weights

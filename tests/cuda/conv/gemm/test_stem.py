@@ -87,9 +87,9 @@ def test_pairs_of_short_elements_are_aligned(stride: int, pad: int, shift: int, 
         ((2, 3, 2, 8, 16), (768, 258, 128, 16, 1), "float32", 0),
         ((2, 3, 2, 8, 16), (768, 256, 130, 16, 1), "float32", 0),
         ((2, 3, 2, 8, 16), (768, 256, 128, 18, 1), "float32", 0),
-        ((2, 3, 1, 8, 16), (768, 256, 99, 16, 1), "float32", 1),  # of one slice, the next one may lie anywhere
+        ((2, 3, 1, 8, 16), (768, 256, 99, 16, 1), "float32", 1),  # with one slice, its stride does not matter
         ((2, 3, 2, 8, 16), (1536, 512, 256, 32, 2), "float32", 0),
-        ((2, 3, 2, 8, 16), (768, 1, 384, 48, 3), "float32", 2),  # and of pixels with all channels
+        ((2, 3, 2, 8, 16), (768, 1, 384, 48, 3), "float32", 2),  # runs of pixels with all channels
         ((2, 3, 2, 8, 16), (768, 1, 384, 48, 3), "float16", 2),
         ((2, 3, 2, 8, 14), (672, 1, 336, 42, 3), "float32", 0),  # rows of 42 elements
         ((2, 2, 2, 8, 14), (448, 1, 224, 28, 2), "float32", 2),
@@ -143,7 +143,7 @@ def test_a_band_of_channels_side_by_side() -> None:
     one = problem("conv", (2, 4, 5, 7, 16), (8, 4, 2, 3, 3), layout="NHWC", **SHORT)  # y (2, 8, 3, 4, 19)
     band = met((4, 8, 8), one, (2, 3, 4))
     assert band == (8, 12, 11)
-    lead = -3 * 4 % 8  # elements from a whole vector on to the three columns of padding
+    lead = -3 * 4 % 8  # elements between a whole vector and the three columns of padding
     assert stem_tile._box(one, (2, 3, 3)) == StemBox(
         bits=(2, 3, 3), tiles=(1, 1, -(-19 // 8)), band=band, runs=2, lead=lead, chunks=-(-(11 * 4 + lead) // 8),
         rows=8 * 12, pitch=(16 * 12 * 8, 16 * 12, 16), shift=0, copies=2, copy_bytes=2 * 4 * 16 * 12 * 8,
@@ -161,7 +161,7 @@ def test_a_band_of_columns_side_by_side() -> None:
         rows=3 * 50 * 3, pitch=(24 * 50 * 3, 24 * 50, 24), shift=1, copies=1, copy_bytes=2 * 3 * 24 * 50 * 3,
     )  # fmt: skip
     single = stem_tile._box(replace(one, dtype="float32", pads=(0, 1, 2)), (1, 4, 3))
-    assert (single.lead, single.band) == (-2 % 4, met((2, 16, 8), one))  # of vectors of four; no pairs of taps
+    assert (single.lead, single.band) == (-2 % 4, met((2, 16, 8), one))  # for vectors of four; no pairs of taps
 
 
 @pytest.mark.parametrize(
@@ -182,11 +182,11 @@ def test_boxes_go_along_axes_of_several_outputs(columns: Ints, expected: set[Int
 
 def test_the_struct_of_a_band() -> None:
     (kernel,) = stem_tile.kernels(UNEQUAL)
-    assert kernel.chunk == 1  # taps of a row are no neighbours
+    assert kernel.chunk == 1  # taps of a row are not adjacent
     found = stem_plan._plan(UNEQUAL, kernel, stem_tile._box(UNEQUAL, (2, 3, 3)), 3)
     struct = fields(found.launches[-1])
     common, taps = struct.pop("common"), struct.pop("taps")
-    assert found.launches[-1].grid == (2 * 4, 1, 1)  # groups, and two boxes of either image
+    assert found.launches[-1].grid == (2 * 4, 1, 1)  # groups, and two boxes of each image
     assert found.bytes_of("packed") == 2 * 72 * 4 * 4  # groups, rows of K, filters
     names = ("channels", "filters", "x_batch", "x_channel", "x_extent", "x_stride", "y_batch", "y_channel", "y_stride")
     assert [common[name] for name in names] == [

@@ -67,7 +67,7 @@ def some_problem(random: Random, operator: str) -> Problem:
     kernel = [random.choice((1, 1, 2, 3)) for _ in spatial]
     pads = [random.randrange(3) for _ in range(2 * rank)]
     strides, dilations = ([random.choice((1, 1, 2, 3)) for _ in spatial] for _ in range(2))
-    if random.random() < 0.3:  # one tap: weights as they are
+    if random.random() < 0.3:  # one tap: weights need not be packed
         kernel, pads, strides = [1] * rank, [0] * 2 * rank, [1] * rank
     attributes: dict[str, Any] = {"group": group, "pads": pads, "strides": strides, "dilations": dilations}
     if operator == "conv":
@@ -116,7 +116,7 @@ def test_sums_of_every_kind(
 ) -> None:
     problem = some_problem(random, operator)
     if kinds[0] in ("overflowing", "large") and precision != "ieee":
-        kinds = ("large", "small", "normal")  # partial sums stay inside the range
+        kinds = ("large", "small", "normal")  # partial sums do not overflow
     arrays = operands(problem, kinds, seed, dtype, layout)
     with hopper(precision, seed):
         y = getattr(gpuconv, operator)(*arrays, **problem.attributes)

@@ -53,7 +53,7 @@ def code_of(operator: str, dtype: str, tile: WgmmaTile) -> tuple[list[Instructio
     return built(variant(operator, dtype, tile))
 
 
-# Of strips, those that plans can name: all of bfloat16, one of float16, the patches of most pixels of float32.
+# For strips, kernels that plans can select: all of bfloat16, one of float16, the largest patches of float32.
 NAMED = {each.name for each in variants()}
 STRIPS = [("bfloat16", tile) for tile in tiles.STRIPS] + [("float16", tiles.STRIPS[0])]
 STRIPS += [("float32", tile) for tile in tiles.STRIPS if variant("conv", "float32", tile).name in NAMED][-1:]
@@ -129,7 +129,7 @@ def test_products_follow_each_other_closely(dtype: str, tile: WgmmaTile) -> None
 over_pixels = pytest.mark.parametrize(
     "tile", tiles.PIXELS, ids=[variant("conv", "float32", tile).name for tile in tiles.PIXELS]
 )
-_WHILE_TENSOR_CORES_WORK = 50  # instructions of a warp at most from one step's products to the next ones'
+_WHILE_TENSOR_CORES_WORK = 50  # most instructions of a warp between the products of two steps
 _IN_PARTS = 90
 
 
@@ -171,7 +171,7 @@ def gaps(code: Sequence[Instruction], count: int) -> Iterator[int]:
 def test_pixels_come_by_tma_and_sums_go_to_y_from_registers(tile: PixelsTile) -> None:
     code, log = code_of("conv", "float32", tile)
     assert {one.name for one in code if one.opcode == "UTMALDG"} == {"UTMALDG.4D", "UTMALDG.5D"}
-    assert len([one for one in code if one.opcode == "STS"]) == 1  # the ticket's answer
+    assert len([one for one in code if one.opcode == "STS"]) == 1  # the result of the ticket
     assert {one.name for one in code if one.opcode == "STG"} >= {"STG.E", "STG.E.64"}
     check_registers(code, log)
     assert fits(variant("conv", "float32", tile))
@@ -215,7 +215,7 @@ def check_registers(code: Sequence[Instruction], log: str) -> None:
     assert launched is not None
     registers = -(-int(launched[1]) // 8) * 8 * tiles.THREADS
     assert registers <= 65536
-    assert registers >= 128 * (2 * tiles.CONSUMER_REGISTERS + tiles.PRODUCER_REGISTERS)  # or all wait for ever
+    assert registers >= 128 * (2 * tiles.CONSUMER_REGISTERS + tiles.PRODUCER_REGISTERS)  # otherwise all wait forever
 
 
 def fits(chosen: Variant) -> bool:

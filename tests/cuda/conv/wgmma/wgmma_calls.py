@@ -52,7 +52,7 @@ PROBLEMS = {
     "no padding": conv((1, 72, 6, 64), (64, 72, 3, 3)),
 }
 
-# Of any strides, whose inputs are fetched slice by slice.
+# With any strides; inputs are loaded slice by slice.
 _UNEQUAL: dict[str, Any] = {"strides": [2, 3], "dilations": [1, 2], "pads": [1, 0, 2, 1]}
 SLICED = {
     "several images in a tile": conv((3, 72, 5, 7), (150, 72, 3, 3), pads=[1, 1, 1, 1]),

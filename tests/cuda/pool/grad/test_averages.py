@@ -149,7 +149,7 @@ def test_no_register_goes_to_memory(dtype: str) -> None:
         ((2, 3, 5, 6), {"kernel_shape": [2, 2], "pads": [2, 3, 2, 2]}),  # windows of only padding
         ((2, 3, 9), {"kernel_shape": [3], "strides": [2], "pads": [4, 5], "count_include_pad": 1}),
         ((1, 2, 4, 3, 5), {"kernel_shape": [2, 2, 3], "strides": [1, 3, 1], "pads": [1, 0, 2, 0, 1, 2]}),
-        ((2, 4, 7, 6), {"kernel_shape": [3, 2], "strides": [5, 4], "ceil_mode": 1}),  # elements of no window
+        ((2, 4, 7, 6), {"kernel_shape": [3, 2], "strides": [5, 4], "ceil_mode": 1}),  # elements outside all windows
         ((3, 5, 6, 7), {"kernel_shape": [6, 7]}),
     ],
     ids=str,

@@ -161,7 +161,7 @@ def test_threads_take_about_as_many_as_well(shape: Ints, kernel: list[int], box:
 CASES = [
     ((2, 3, 20, 24), {"kernel_shape": [5, 7], "strides": [2, 1], "pads": [4, 3, 1, 5]}, (8, 1, 4)),
     ((2, 3, 14, 13), {"kernel_shape": [13, 13], "pads": [6, 6, 6, 6]}, (4, 1, 64)),
-    ((1, 2, 17, 30), {"kernel_shape": [2, 3], "strides": [5, 7]}, (4, 1, 2)),  # elements of no window
+    ((1, 2, 17, 30), {"kernel_shape": [2, 3], "strides": [5, 7]}, (4, 1, 2)),  # elements outside all windows
     ((2, 3, 5, 6), {"kernel_shape": [2, 2], "pads": [2, 3, 2, 2]}, (2, 1, 4)),  # windows of only padding
     ((2, 3, 6, 7, 9), {"kernel_shape": [3, 2, 4], "strides": [1, 2, 1], "pads": [2, 1, 0, 1, 0, 3]}, (4, 2, 3)),
     ((2, 3, 6, 7, 9), {"kernel_shape": [2, 3, 4], "strides": [3, 1, 1]}, (4, 4, 8)),  # none overlap in depth
