@@ -1,4 +1,4 @@
-"""What each kernel family refuses, and the reason that plans give; and which kernel a layer gets.
+"""The problems that each kernel family refuses, with the reasons that plans give; and the kernels of layers.
 
 A row has a problem, the beginning of the reason, and the families that refuse the problem for it. If a number decides,
 `TAKEN` has the largest accepted one.
@@ -401,7 +401,7 @@ CHOSEN: list[tuple[Any, str]] = [
 
 
 def operator_of(one: Any) -> Any:
-    """Return the module that has all families for this kind of problem."""
+    """Return the module with all families for this kind of problem."""
     kinds = {"Problem": conv_families, "WeightGradProblem": weight_families, "PoolProblem": pool_families}
     return kinds.get(type(one).__name__, pool_grad_families)
 

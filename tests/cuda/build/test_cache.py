@@ -47,7 +47,7 @@ def test_what_was_compiled_is_found_again(tmp_path: Path) -> None:
 
 
 def _rebuilt() -> compiler.Built:
-    """Return what comes instead of a broken entry, which must be as good as the first."""
+    """Return the replacement of a damaged entry, which must be valid and must be found by the next call."""
     built = _built()
     assert built.seconds is not None
     assert built.path.read_bytes().startswith(b"\x7fELF")

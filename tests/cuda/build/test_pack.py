@@ -1,4 +1,4 @@
-"""Kernels in one file that is carried along: written, found without a compiler, and all that may be wrong."""
+"""Kernels in one file that is copied to other machines: written, found without a compiler, and every error in it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _cubin(name: str, architecture: str) -> bytes:
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Return what takes the compiler away."""
+    """Return a function that makes the compiler unavailable."""
 
     def fail(*_: Any) -> Any:
         raise CompileError(MISSING)
@@ -93,7 +93,7 @@ def packed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
-    """Write five kernels for two architectures into a file, in groups of two, and name it; the cache stays empty."""
+    """Write five kernels for two architectures into a file, in groups of two, and select it; the cache stays empty."""
     listed = SimpleNamespace(all_variants=_variants)
     monkeypatch.setitem(sys.modules, "gpuconv.cuda.variants", listed)
     monkeypatch.setattr(pack, "TOGETHER", 2)

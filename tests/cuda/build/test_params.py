@@ -1,4 +1,4 @@
-"""Structs for kernels: how they are laid out and filled, division by multiplication, which indices need 64 bits."""
+"""Structs of kernels: their layout and contents, division by multiplication, and which indices need 64 bits."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_dividers_are_given_their_divisors() -> None:
 
 
 def _numbers(struct: Any) -> Any:
-    """A struct as lists."""
+    """Return a struct as lists."""
     if struct.dtype.names is None:
         return struct.tolist()
     if struct.ndim:

@@ -1,4 +1,4 @@
-"""Structs read from CUDA sources: every offset worked out by hand, by the rules of C."""
+"""Structs read from CUDA sources: offsets computed by hand, by the rules of C."""
 
 from __future__ import annotations
 

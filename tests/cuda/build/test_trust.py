@@ -1,4 +1,4 @@
-"""The cache of compiled kernels where others can write: what is taken from there, what is not, and what is told."""
+"""The cache of compiled kernels in a folder that others can write: what is loaded, what is refused, the warnings."""
 
 from __future__ import annotations
 

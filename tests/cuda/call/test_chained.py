@@ -1,4 +1,5 @@
-"""Launches of a call that overlap: which do, that results are the same, and that each fault in it is noticed."""
+"""Overlapping launches of a call: which may overlap, that results are the same, and that each planted fault is
+detected."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def convolve(name: str) -> Any:
-    """The result of a call whose sums are exact."""
+    """Return the result of a call whose sums are exact."""
     operator, kernel, dtype, x_shape, w_shape, attributes, _ = CHAINS[name]
     x, w = (values("integers", seed, shape, dtype) for seed, shape in enumerate((x_shape, w_shape), 1))
     with preferred(kernel):
@@ -65,7 +66,7 @@ def convolve(name: str) -> Any:
 
 
 def overlapping(emulated: Any) -> list[bool]:
-    """Return for each launch whether it may overlap the one before it."""
+    """Return for each launch whether it may overlap the previous one."""
     return [record.launch.chained for record in emulated.launches]
 
 
@@ -157,7 +158,7 @@ def test_a_missing_wait_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -
     entry = sources._entry
 
     def without(one: variants.Variant) -> list[str]:
-        """Let products begin at once."""
+        """Remove the wait of products for the launch before."""
         wait = "follow(); " * (not one.name.startswith("conv"))
         return [line.replace("follow(); ", wait) for line in entry(one)]
 

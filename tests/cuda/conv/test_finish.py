@@ -1,4 +1,4 @@
-"""Plans of calls with a residual and an activation: the kernels of plain calls, told what to do at the end."""
+"""Plans of calls with a residual and an activation: the kernels of plain calls, which finish the sums."""
 
 from __future__ import annotations
 

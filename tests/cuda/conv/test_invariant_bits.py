@@ -39,7 +39,7 @@ MANY = 9  # largest number of images that are all compared
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer; its x has as many images as a call has."""
+    """One layer; its x has as many images as a call."""
 
     operator: str
     image: tuple[int, ...]
@@ -69,7 +69,7 @@ def _values(random: np.random.Generator, shape: tuple[int, ...], dtype: str) -> 
 
 
 def call(layer: Layer, x: Any, w: Any, b: Any, **more: Any) -> Any:
-    """Return the layer's result for images x; the gradient, whose x is that of y, has neither a bias nor more."""
+    """Return the layer's result for images x; a gradient's x is dy, without bias and further arguments."""
     if layer.operator == "conv_input_grad":
         extents = [s * (n - 1) + 1 for n, s in zip(layer.image[1:], layer.attributes["strides"], strict=True)]
         shape = (len(x), layer.w[1], *extents)
@@ -161,7 +161,7 @@ def test_parts_whose_sums_of_segments_are_few_have_the_same_bits(monkeypatch: py
 
 
 def test_copies_have_the_same_bits() -> None:
-    """Depthwise rows with gaps in x and in y, the images on other multiples of 16 bytes."""
+    """Depthwise rows with gaps in x and in y, with images at other offsets from multiples of 16 bytes."""
     layer = Layer("conv", (12, 5, 7), (12, 1, 3, 3), {"pads": [1, 1, 1, 1], "group": 12}, "bfloat16")
     x, w, b = layer.operands(3)
     expected = result(layer, x, w, b)
@@ -248,7 +248,7 @@ def test_splits_that_depend_on_the_batch_are_noticed(monkeypatch: pytest.MonkeyP
 
 
 def test_a_tile_of_another_order_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the free choice has it: only the last tiles are divided."""
+    """As in calls without invariance: only the last tiles are split."""
     usual = split._plan
 
     def last_tiles(tiling: split.Divisible, parted: int, count: int, why: str) -> Any:
@@ -269,7 +269,7 @@ def test_a_tile_of_another_order_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_repair_of_what_was_right_is_noticed(
     kernel: tuple[int, int], path: str, condition: str, without: str
 ) -> None:
-    """Where another image's output is not finite. With channels last, a warp looks at all that it wrote."""
+    """If another image's output is not finite. With channels last, a warp checks all that it wrote."""
     layer = replace(
         LAST, w=(64, 128, *kernel), attributes={**LAST.attributes, "pads": [size // 2 for size in kernel] * 2}
     )
@@ -278,7 +278,7 @@ def test_a_repair_of_what_was_right_is_noticed(
 
 
 def test_what_overflows_as_it_is_rounded_is_not_repaired_because_of_a_neighbour() -> None:
-    """Sums of 65520 but for their rounding: 65504 below it, else infinity. Blocks of pixels cross images."""
+    """Sums are 65520 before rounding errors: below it they round to 65504, else to infinity. Blocks cross images."""
     layer = Layer("conv", (24, 9, 12), (24, 6, 3, 3), {**PADS, "group": 4}, "float16")
     random = np.random.default_rng(1)
     x, w = (random.standard_normal(shape) * 2.0**11 for shape in ((4, *layer.image), layer.w))

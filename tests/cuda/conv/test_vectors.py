@@ -26,7 +26,7 @@ def grouped(one: Problem) -> bool:
 
 
 def made(dtype: str = "float16", layout: str = "NHWC", w: Ints = (32, 16, 3, 3, 3), **more: Any) -> Problem:
-    """A Conv with three spatial axes, x (2, 16 or 32, 5, 6, 8), y of three, four and six elements along each."""
+    """Return a Conv with three spatial axes, x (2, 16 or 32, 5, 6, 8), y of three, four and six elements along each."""
     group = more.get("group", 1)
     return problem("conv", (2, w[1] * group, 5, 6, 8), w, dtype, layout=layout, **more)
 

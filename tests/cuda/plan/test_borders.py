@@ -1,4 +1,4 @@
-"""Limits of the kernel families: shared memory, blocks and index widths, each exactly at its border.
+"""Limits of the kernel families: shared memory, blocks and index widths, each just below and above its limit.
 
 The problems are those of the specimens, with arrays in the same layouts, and some for wgmma.
 """
@@ -57,7 +57,7 @@ WGMMA = (
 
 
 def lying(shape: Ints, layout: str) -> Ints:
-    """In elements."""
+    """Return the strides of a layout in elements."""
     found: Ints = LAYOUTS[layout](np.zeros(shape, np.int8)).strides
     return found
 
@@ -92,7 +92,7 @@ families = pytest.mark.parametrize("family", FAMILIES, ids=lambda module: module
 
 
 def planned(family: Any, one: Forward, limits: Limits = HOPPER, problem: Any = None) -> Launch | None:
-    """The last launch of the family's candidate of this name, if there is one."""
+    """Return the last launch of the family's candidate of this name, or None."""
     found: list[Candidate] = list(candidates(family, problem or problem_of(one), limits))
     named = [candidate for candidate in found if candidate.name == one.kernel]
     return named[0].make().launches[-1] if named else None
@@ -188,7 +188,7 @@ TO_SPACE = ("conv_transpose_depth_to_space", "conv_transpose_matrix", "conv_tran
 @families
 @pytest.mark.parametrize("array", ["x", "y"])
 def test_32_bits_are_enough_up_to_their_border(family: ModuleType, array: str) -> None:
-    """Images are spaced so that the last offset is just below the border, by less than a thousandth, or beyond it."""
+    """The distance between images puts the last offset less than a thousandth below the limit, or beyond it."""
     tried = [one for one in FAMILIES[family] if one.problem.x_shape[0] > 1 and planned(family, one) is not None]
     assert tried
     for one in tried:
@@ -214,7 +214,7 @@ def test_32_bits_are_enough_up_to_their_border(family: ModuleType, array: str) -
 def test_what_lies_behind_the_last_of_an_array_needs_no_index(
     operator: str, shapes: tuple[Ints, Ints], strides: dict[str, Ints], attributes: dict[str, Any]
 ) -> None:
-    """Where the next group of a single one would begin, or the next column, may be farther than 32 bits count."""
+    """The next group after the last one, or the next column, may be beyond the range of 32 bits."""
     geometry = getattr(geometries, operator)(*shapes, **attributes)
     arrays = zip("xwy", (*shapes, geometry.y_shape), strict=True)
     x, w, y = (strides.get(name, lying(shape, "contiguous")) for name, shape in arrays)

@@ -1,4 +1,4 @@
-"""explain(): what it prints is what the plan holds, floors by hand, errors in one sentence."""
+"""explain(): it prints the plan's contents; floors computed by hand; errors in one sentence."""
 
 from __future__ import annotations
 

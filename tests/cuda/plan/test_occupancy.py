@@ -14,7 +14,7 @@ A100 = limits.representative("sm_80").limits
 
 
 def seconds(blocks: int, residence: model.Residence | None, others: int = 0) -> float:
-    """The seconds of blocks of 2^20 multiply-adds each, in 16 bits on an A100."""
+    """Return the seconds of blocks of 2^20 multiply-adds each, in 16 bits on an A100."""
     return model.tensor(blocks, 2**20, 0, 0.0, A100, residence, others)
 
 

@@ -31,7 +31,7 @@ QUICK = "conv_float32_3d_16x128x16"  # in the measurements here; the model choos
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Choices stay out of the user's cache, and out of other tests."""
+    """Keep choices out of the user's cache, and out of other tests."""
     monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "cache"))
 
 
@@ -47,7 +47,7 @@ def arrays(sent: Sent, rows: int = 9) -> tuple[Any, Any]:
 
 
 def kernel(sent: Sent, x: Any, w: Any, **attributes: Any) -> str:
-    """The kernel that a call takes."""
+    """Return the kernel of a call."""
     gpuconv.conv(x, w, **attributes)
     return sent.launches[-1].name
 
@@ -122,7 +122,7 @@ def test_a_choice_that_cannot_be_kept_is_warned_of(sent: Sent, tmp_path: Path, m
 
 
 def chosen(name: str, *operands: Any, **attributes: Any) -> str:
-    """The kernel that a call of another operator takes."""
+    """Return the kernel of a call of another operator."""
     device.prepared.clear()
     getattr(gpuconv, name)(*operands, **attributes)
     (prepared,) = device.prepared.values()
@@ -238,13 +238,13 @@ def test_errors_name_the_rule(call: Any, error: Any, message: str, sent: Sent) -
 
 
 def named(limits: Limits) -> Limits:
-    """The limits of a device with a name, by which choices are kept."""
+    """Return the limits of a device with a name, under which choices are stored."""
     return replace(limits, name="emulated", measured=partial(tuned.find, "emulated"))
 
 
 @pytest.fixture
 def few_families(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer kernels, for the emulator's sake."""
+    """Reduce the number of kernels, which limits the emulator's time."""
     monkeypatch.setattr(conv_families, "FAMILIES", (ffma, few_plan))
 
 

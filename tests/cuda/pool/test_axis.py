@@ -1,4 +1,4 @@
-"""MaxPool with Indices axis by axis: when it is taken and what it costs, structs by hand, and the same bits."""
+"""MaxPool with Indices axis by axis: when it is chosen, its cost, structs by hand, and the same bits."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_the_structs_of_both_launches(own_launches_alone: None) -> None:
 
 
 def test_windows_that_begin_inside_x_and_other_strides() -> None:
-    """Windows have one element along the other axes, the first of them after the start of x."""
+    """Windows have one element along two axes, where the first of them is after the start of x."""
     attributes: dict[str, Any] = {"kernel_shape": [5, 2, 1], "strides": [1, 2, 3], "dilations": [1, 9, 1]}
     one = problem((1, 3, 9, 8, 10), "float32", last=False, pads=[0, 8, 0, 0, 0, 0], **attributes)
     assert [(each.taps, each.pad) for each in one.axes] == [(5, 0), (1, -1), (1, 0)]

@@ -63,7 +63,7 @@ def candidates(kind: str, dtype: str, x: Ints, kernel: Ints, strides: Ints, last
 
 
 def every_candidate(kind: str, dtype: str) -> Iterator[tuple[str, str, Candidate, int]]:
-    """Yield architectures, words for messages, candidates, and the bytes that each has to move."""
+    """Yield architectures, texts for messages, candidates, and the bytes that each has to move."""
     size, index = np.dtype(dtype).itemsize, 8 * (kind in ("indices", "gradient of maxima"))
     for architecture in RATE:
         limits = representative(architecture).limits
@@ -80,7 +80,7 @@ def every_candidate(kind: str, dtype: str) -> Iterator[tuple[str, str, Candidate
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_plan_moves_more_than_its_multiprocessors_can(kind: str, dtype: str) -> None:
-    """The blocks of the launch that has most of them move all bytes, on as many multiprocessors at the most."""
+    """The blocks of the largest launch move all bytes, on at most as many multiprocessors."""
     for architecture, words, one, moved in every_candidate(kind, dtype):
         blocks = max(prod(launch.grid) for launch in one.make().launches)
         busy = min(blocks, representative(architecture).limits.multiprocessors)
@@ -141,7 +141,7 @@ def test_the_busiest_multiprocessor_by_hand() -> None:
 
 
 def test_warps_hide_each_others_waits() -> None:
-    """Two warps of each of four schedulers issue 128 instructions a clock, counted by thread; one warp 16."""
+    """Two warps on each of four schedulers issue 128 instructions a clock, counted by thread; one warp issues 16."""
     eight = model.Blocks(132, 8, 128e6)
     one = replace_in(eight, warps=1)
     assert model.streaming(eight, 132, HOPPER) == pytest.approx(1e6 / 1.98e9, rel=1e-2)

@@ -39,7 +39,7 @@ def _plan(
     indices: bool | Ints = False,
     **attributes: Any,
 ) -> Plan:
-    """Plan the general kernel for contiguous arrays, but for the strides that are given."""
+    """Plan the general kernel for contiguous arrays, except for the given strides."""
     geometry = geometries.max_pool(x_shape, **attributes)
     dense = _contiguous(geometry.y_shape)
     places = (dense if indices else None) if isinstance(indices, bool) else indices
@@ -55,7 +55,7 @@ def _launch(x_shape: Ints, **keywords: Any) -> Launch:
 
 
 def _struct(launch: Launch) -> dict[str, Any]:
-    """The parameters, dividers as their divisors."""
+    """Return the parameters, with dividers replaced by their divisors."""
     return fields(launch)
 
 
@@ -144,7 +144,7 @@ def test_the_numbers_of_the_elements_follow_storage_order(order: int, strides: l
 
 
 def _axis(n: int, **attributes: Any) -> tuple[int, int, int, int]:
-    """Stride, pad, reach and dilation of an axis of n elements."""
+    """Return stride, pad, reach and dilation of an axis of n elements."""
     struct = _struct(_launch((1, 1, n), **attributes))
     return struct["stride"][-1], struct["pad"][-1], struct["reach"][-1], struct["dilation"][-1]
 
@@ -221,7 +221,7 @@ def test_a_broadcast_plane_of_many_elements_widens_the_indices_but_many_planes_d
 
 
 def test_numbers_of_elements_have_room_for_the_taps_past_a_window() -> None:
-    """A step is as long as the dilation here, and three of them follow the last element."""
+    """A step is as long as the dilation, and three steps go past the last element."""
     attributes: dict[str, Any] = {"kernel_shape": [2], "strides": [2**29], "x_strides": (0, 0, 0), "indices": True}
     fits = (BORDER - 1) // 4
     assert not _wide(_launch((1, 1, fits), dilations=[fits - 1], **attributes))

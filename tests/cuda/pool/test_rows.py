@@ -1,4 +1,4 @@
-"""Which MaxPool kernel a problem gets, and the launches of the row kernels."""
+"""Which MaxPool kernel a problem gets, and the launches of the kernels of rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def planned(
     order: Callable[[Ints], Ints] = contiguous_strides,
     **attributes: Any,
 ) -> Plan:
-    """Plan for arrays in this order, but for the strides of x that are given."""
+    """Plan for arrays in this order, except for the given strides of x."""
     geometry = geometries.max_pool(x, **attributes)
     dense, given = order(geometry.y_shape), x_strides or order(x)
     return pool_families.for_pool(geometry, dtype, given, dense, dense if indices else None, HOPPER)
@@ -53,7 +53,7 @@ planned_last = partial(planned, order=channels_last)
 
 
 def launched(kernel: str, x: Ints, plan: Callable[..., Plan] = planned, **more: Any) -> tuple[Launch, dict[str, Any]]:
-    """One launch of the kernel with this in its name, and its struct, with dividers as their divisors."""
+    """Return the launch of the kernel with this part of its name, and its struct with dividers as their divisors."""
     with preferred(kernel):
         (launch,) = plan(x, **more).launches
     assert kernel in launch.variant.name

@@ -47,7 +47,7 @@ def test_what_a_tile_of_a_pool_fetches() -> None:
 
 
 def test_the_lines_that_a_tile_of_a_pool_keeps() -> None:
-    """Ten windows with stride 3, of three taps with dilation 4; a line starts in the bank after the ten runs before."""
+    """Ten windows with stride 3, of three taps with dilation 4; a line starts in the bank after ten runs."""
     columns, along = 9 * 3 + 2 * 4 + 1, WindowRuns(2, 0, 10)
     pitch_of = {size: banks.next_in_bank(columns, 10, 128 // size) for size in (1, 2, 4, 8)}  # elements of the banks
     for vector, size in ((8, 2), (16, 1), (2, 8)):

@@ -32,7 +32,7 @@ def lying(shape: Ints, last: bool) -> Ints:
 
 
 def fields(launch: Launch) -> dict[str, Any]:
-    """A launch's struct, dividers as their divisors."""
+    """Return a launch's struct, with dividers as their divisors."""
     (struct,) = np.frombuffer(launch.parameters, launch.variant.layout)
     found = {name: struct[name] for name in launch.variant.layout.names or ()}
     return {name: (one["divisor"] if one.dtype.names else one).tolist() for name, one in found.items()}

@@ -1,4 +1,4 @@
-"""The gradient of weights with x and dy in each other's place: the same sums, from fuller tiles."""
+"""The gradient of weights with x and dy exchanged: the same sums, from fuller tiles."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def copies(size: int, tile: WeightGradTile, rows: bool) -> Counter[str]:
 
 
 def issued(dtype: str, arithmetic: Arithmetic, tile: WeightGradTile, rows: bool) -> float:
-    """Count the instructions of a slice for each that multiplies."""
+    """Return the ratio of all instructions of a slice to its multiplications."""
     body = machine_code.code(tiles.variant(dtype, arithmetic, tile))
     size = np.dtype(dtype).itemsize
     needed = copies(size, tile, rows)

@@ -1,4 +1,4 @@
-"""Few output channels by bands of x: when, with which form and tile, and right in every form of tile."""
+"""Few output channels by bands of x: when, with which form and tile, and right results with every form of tile."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def tiles(view: BandView, form: BandForm, limits: Limits) -> list[BandTile]:
 def test_every_kind_of_tile_makes_the_same(
     operator: str, x_shape: Any, w_shape: Any, more: dict[str, Any], layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads with one job and with several, of other channels, with few and many rounds: any choice of the model."""
+    """Threads with one job or several, for other channels, in few rounds or many: any choice of the model."""
     random, numbers = Random(5), np.random.default_rng(0)
     x, w = (numbers.integers(-3, 4, shape).astype("float32") for shape in (x_shape, w_shape))
     b = numbers.integers(-3, 4, w_shape[0 if operator == "conv" else 1]).astype("float32")
@@ -167,7 +167,7 @@ BAND = BandTile(
 
 
 def test_a_tile_by_hand() -> None:
-    """Nine rows of twenty columns, of two of the six jobs: three filters in six phases, three a job."""
+    """Nine rows of twenty columns, two of the six jobs: three filters in six phases, three phases a job."""
     assert (BAND.positions, BAND.fold, BAND.blocks_by_axis) == ((3 * 3, 5 * 4), 0, (-(-31 // 9), -(-44 // 20)))
     assert (BAND.all_jobs, BAND.job_blocks, BAND.blocks) == (6, 3, 4 * 3 * 5 * 3 * 2)
     assert BAND.extent == (9 + 3 - 1, 28)  # two parts of a row's five taps, each of two vectors: 20 - 4 + 4 + 2 * 4

@@ -1,4 +1,4 @@
-"""Conv of few output channels without a GEMM: when, with what, and right with many taps, channels and infinities."""
+"""Conv with few output channels without a GEMM: when, how, and right results for many taps, channels, infinities."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def made(operator: str, x: Ints, w: Ints, x_strides: Ints | None = None, **attri
 
 
 def planned(*arguments: Any, **keywords: Any) -> dict[str, Plan]:
-    """The plans of all candidates of this family, by name."""
+    """Return the plans of all candidates of this family, by name."""
     problem = made(*arguments, **keywords)
     return {one.name.split("d_")[-1]: one.make() for one in candidates(rows_plan, problem, HOPPER)}
 

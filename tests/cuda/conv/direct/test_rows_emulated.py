@@ -27,7 +27,7 @@ Ints = tuple[int, ...]
 
 
 def computed(problem: Problem, arrays: list[Any], kernel: str, seed: int, **more: Any) -> Any:
-    """Compute it by the kernel that is meant, and by no other."""
+    """Compute the problem with this kernel only."""
     with preferred(kernel), emulated_cuda(limits_of=architecture(arrays[0].dtype, 3), seed=seed) as emulated:
         y = getattr(gpuconv, problem.operator)(*arrays, **problem.attributes, **more)
     assert [launch.variant.name for launch in emulated.launches] == [kernel]

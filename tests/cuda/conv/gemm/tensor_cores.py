@@ -25,7 +25,7 @@ ARITHMETIC = [
 
 
 def assert_within(y: Any, arrays: list[Any], problem: Problem, precision: str) -> None:
-    """The bound of semantics.md; with TF32, and what its smallest number cuts off."""
+    """Compare with the bound of semantics.md; TF32 has a further error, of truncated small numbers."""
     function = getattr(oracle, problem.operator)
     exact = function(*arrays, **problem.attributes)
     arithmetic = precision if precision != "ieee" or y.dtype.itemsize == 8 else "tensor cores"

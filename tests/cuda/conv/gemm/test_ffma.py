@@ -195,7 +195,7 @@ def test_pads_beyond_32_bits_widen_the_coordinates() -> None:
 @general
 @pytest.mark.parametrize("taps", [2, 4])
 def test_coordinates_of_a_transposed_conv_count_the_reach_of_its_taps_twice(taps: int) -> None:
-    """Once from where a phase begins to its first tap, and once from that to its last."""
+    """Once from the start of a phase to its first tap, and once from the first tap to the last."""
     most = BORDER // (2 * (taps - 1))
     for dilation, expected in ((most - 99, False), (most + 1, True)):
         more = {"dilations": [dilation], "strides": [2], "pads": [0, (taps - 1) * dilation]}

@@ -177,7 +177,7 @@ def _errors(precision: str, kernel: str, size: int) -> Any:
 
 
 def test_the_error_of_3xtf32_is_what_the_readme_says() -> None:
-    """As the emulator adds: float32 in the order of K; tensor cores cut off sums instead of rounding them."""
+    """With the sums of the emulator: float32 in the order of K; tensor cores truncate sums instead of rounding them."""
     single, many = _errors("3xtf32", "64x64", 1), _errors("3xtf32", "64x64", 512)
     assert max(single.max(), many.max()) < 8  # 2**-21
     assert max(single.mean(), many.mean()) < 1.2

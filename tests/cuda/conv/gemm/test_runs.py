@@ -39,7 +39,7 @@ def in_pieces(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _patches(random: Random, piece: int, layout: str) -> tuple[Ints, Ints, dict[str, Any]]:
-    """Shapes and attributes of a Conv whose runs fall on the edges of pieces."""
+    """Return shapes and attributes of a Conv whose runs end at the borders of pieces."""
     channels, axes = random.choice((1, 2, 3, 4, 5)), random.choice((0, 1, 1))
     inner = channels if layout == "NHWC" else 1
     step = piece // int(np.gcd(piece, inner))

@@ -55,9 +55,9 @@ _SINGLY = 8  # instructions that write two adjacent elements one by one
 
 
 def share(variant: Variant, tile: GemmTile) -> float:
-    """Return the multiplications' share of the instructions that one round of the main loop executes.
+    """Return the multiplications' fraction of the instructions in one iteration of the main loop.
 
-    Where a loop inside it gathers only some of the inputs, it runs as often as it takes for all of them.
+    An inner loop that loads part of the inputs counts as often as it needs to load all of them.
     """
     body = code(variant)
     loop = sass.main_loop(body)
@@ -70,7 +70,8 @@ def share(variant: Variant, tile: GemmTile) -> float:
 
 
 def scale_of(dtype: str) -> float:
-    """Return what the plan counts for a share of a dtype's first tile: it compares tiles of one dtype."""
+    """Return the ratio of the plan's efficiency to this fraction for a dtype's first tile: plans compare tiles of one
+    dtype."""
     first = gemm_base.TILES[dtype][0]
     return first.efficiency / share(ffma.variant("conv", dtype, False, RANK, first, first.uniform), first)
 
@@ -314,7 +315,7 @@ def test_max_pool_loads_vectors_of_channels_three_at_a_time(dtype: str, indices:
 
 
 def direct(form: RowForm, dtype: str = "float32") -> tuple[list[Instruction], range]:
-    """The code of one form, and its main loop."""
+    """Return the code of one form, and its main loop."""
     body = code(direct_plan.variant(dtype, form))
     return body, sass.main_loop(body)
 

@@ -1,4 +1,4 @@
-"""Tiles that several blocks make: when, with what, and the same bits whichever block is the last."""
+"""Tiles that several blocks compute: when, how, and the same bits for any order of the blocks."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_the_fewer_the_tiles_the_more_the_splits() -> None:
 
 
 def test_tiles_that_fill_all_multiprocessors_stay_whole() -> None:
-    """Of 200 tiles 68 are split, so that their blocks fill whole waves again, or nearly so."""
+    """Of 200 tiles, 68 are split, so that their blocks fill whole waves again, or almost."""
     made = split((32, 512, 7, 7), (512, 512, 3, 3), pads=[1] * 4, kernel=KERNEL)
     assert made is not None
     pack, gemm = made.launches

@@ -1,4 +1,4 @@
-"""Conv of few input channels from a band in shared memory: when, in what boxes, and right wherever x and y begin."""
+"""Conv with few input channels from a band in shared memory: when, in which boxes, and right results at any address."""
 
 from __future__ import annotations
 

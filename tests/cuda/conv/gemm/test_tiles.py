@@ -1,4 +1,4 @@
-"""Tiles of all GEMM families: whole fragments or threads; and the reason for a kernel's way to load inputs."""
+"""Tiles of all GEMM families: whole fragments or threads; and the reason for a kernel's loads of inputs."""
 
 from __future__ import annotations
 

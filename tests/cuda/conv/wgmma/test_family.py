@@ -218,7 +218,7 @@ def test_a_block_has_a_multiprocessor_to_itself() -> None:
 
 
 def test_the_strips_of_pixels_in_registers() -> None:
-    """By hand: y (1, 64, 30, 40), runs of 16 columns two apart in x, from 3 taps down and 5 along, those 3 apart."""
+    """By hand: y (1, 64, 30, 40), runs of 16 columns with stride 2, for 3 taps down and 5 along with dilation 3."""
     one = problem(
         "conv", (1, 64, 32, 91), (64, 64, 3, 5), "float32", precision="tf32", strides=[1, 2], dilations=[1, 3]
     )
@@ -245,7 +245,7 @@ def test_the_strips_of_pixels_in_registers() -> None:
 
 
 def test_the_strips_of_pixels_of_one_row() -> None:
-    """By hand: y (1, 64, 300), runs of 32 columns, from 9 taps."""
+    """By hand: y (1, 64, 300), runs of 32 columns, for 9 taps."""
     one = problem("conv", (1, 64, 308), (64, 64, 9), "float32", precision="tf32")
     tile = replace(next(tile for tile in wgmma_tiles.PIXELS if tile.rows), x_bytes=2**20)
     found = wgmma_pixels._strips(one.lifted, tile, 32, 1, 9)
@@ -492,7 +492,7 @@ def test_splits_divide_strips_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_weights_stay_where_all_tiles_have_the_same() -> None:
-    """Beside strips for 64 x 256 tiles, 9 slices of weights fit shared memory."""
+    """With strips for 64 x 256 tiles, 9 slices of weights fit shared memory."""
     name = "conv_float16_3d_wgmma_64x256_rows"
     for w, group, resident in (
         ((64, 64, 3, 3), 1, 1),
@@ -695,7 +695,7 @@ def test_large_layers_are_made_by_wgmma(x: Ints, w: Ints, more: dict[str, Any], 
 
 
 def test_tiles_in_turns_are_for_short_sums() -> None:
-    """A tile of 128 x 256 needs fewer bytes a product; while one of 64 x 256 is written, another one is made."""
+    """A tile of 128 x 256 needs fewer bytes a product; while one of 64 x 256 is written, another is computed."""
     names = []
     for taps in (1, 3):
         one = problem("conv", (32, 128, 56, 57), (256, 128, taps, taps), layout="NHWC")

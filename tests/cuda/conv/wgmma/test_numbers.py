@@ -159,7 +159,7 @@ def test_infinite_weights_that_are_read_as_they_are_add_nothing_to_padding(
 def test_rows_from_other_addresses_are_copied_after_all(
     wanted: str, dtype: Any, precision: str, given: Problem, share: bool
 ) -> None:
-    """From an address on that is no multiple of 16 bytes: the same plan, other launches."""
+    """For addresses that are not multiples of 16 bytes: the same plan, other launches."""
     x, w, _ = operands(given, INTEGERS, 8, dtype)
     memory = np.append(x.reshape(-1), x.reshape(-1)[:1])
 

@@ -1,4 +1,4 @@
-"""Weights packed as rows of K: both operators, every layout of w, parts, what it costs."""
+"""Weights packed as rows of K: both operators, every layout of w, parts, and the cost."""
 
 from __future__ import annotations
 

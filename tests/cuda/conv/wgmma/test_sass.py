@@ -40,7 +40,7 @@ def built(chosen: Variant) -> tuple[list[Instruction], str]:
 
 
 def text_of(chosen: Variant) -> list[str]:
-    """The lines of a kernel's machine code, with operands."""
+    """Return the lines of a kernel's machine code, with operands."""
     tool = sass.disassembler()
     assert tool is not None
     found = machine_code.build(chosen, "sm_90a")
@@ -80,7 +80,7 @@ def batches(code: Sequence[Instruction]) -> Iterator[list[str]]:
 
 
 def products_of(tile: WgmmaTile) -> int:
-    """The products of a slice, of 32 bytes along K and of 64 rows, that a warpgroup starts."""
+    """Return the number of products, of 32 bytes along K and 64 rows, that a warpgroup starts for a slice."""
     slice_bytes = tile.slice_bytes if isinstance(tile, StripsTile) else tiles.SLICE_BYTES
     rows = tile.block_m if tile.ping_pong else tile.block_m // 2
     return slice_bytes // 32 * rows // 64
@@ -136,7 +136,7 @@ _IN_PARTS = 90
 @of_kernels("conv/wgmma/pixels.cu")
 @over_pixels
 def test_pixels_are_read_while_products_of_others_are_under_way(tile: PixelsTile) -> None:
-    """A step covers eight channels, with two wgmma of 64 pixels, of the large parts of 3xtf32 or of both parts.
+    """A step has eight channels and two wgmma of 64 pixels, with the large parts of 3xtf32 or with both parts.
 
     The steps of a partial slice are in a loop with one iteration per eight channels.
     """

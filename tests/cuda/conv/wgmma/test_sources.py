@@ -16,7 +16,7 @@ Ints = tuple[int, ...]
 
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 def test_the_reach_of_taps_is_what_they_meet(operator: str) -> None:
-    """Checked on the first column of every phase, by trying all taps."""
+    """Checked for the first column of every phase, by trying all taps."""
     tried = 0
     for kernel, stride, dilation, pad in product((1, 2, 3, 5), (1, 2, 3, 4, 6), (1, 2, 3, 4), (0, 1, 2)):
         attributes = {"strides": [stride], "dilations": [dilation], "pads": [pad, 0]}

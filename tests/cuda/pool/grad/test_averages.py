@@ -1,4 +1,4 @@
-"""The gradient of AveragePool down the columns of x: its forms, what they cost, and windows at the borders."""
+"""The gradient of AveragePool along the columns of x: its forms, their cost, and windows at the borders."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def taken(kernel: str, shape: Ints, size: int, stride: int, counted: int) -> tup
 def test_threads_take_about_as_many_instructions_as_the_plan_takes_them_to(
     size: int, stride: int, counted: int
 ) -> None:
-    """PTX has one for a division, and more where the machine code folds two into one."""
+    """PTX has one instruction for a division, and more than one where machine code merges two."""
     found, problem, view, form, walk = taken("walks", (4, 16, 63, 64), size, stride, counted)
     assert found == pytest.approx(averages._instructions(problem, view, form, walk), rel=0.25)
 

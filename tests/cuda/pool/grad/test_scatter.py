@@ -1,4 +1,4 @@
-"""The gradient of MaxPool by windows that go where their indices say: its boxes, what they cost, and the same bits."""
+"""The gradient of MaxPool by windows that use their indices: its boxes, their cost, and the same bits."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_windows_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str)
     ],
 )
 def test_threads_take_about_as_many_as_well(shape: Ints, kernel: list[int], box: tuple[int, int, int]) -> None:
-    """PTX has 55 instructions of a window: machine code has one for a product and a sum, or for two predicates."""
+    """PTX has 55 instructions for a window; machine code merges products with sums, and pairs of predicates."""
     pads = [size // 2 for size in kernel] * 2
     attributes: dict[str, Any] = {"kernel_shape": kernel, "pads": pads}
     y, places = gpuconv.max_pool(np.zeros(shape, np.float32), return_indices=True, **attributes)
@@ -172,7 +172,7 @@ CASES = [
 
 
 def _operands(shape: Ints, dtype: str, attributes: dict[str, Any]) -> tuple[Any, Any]:
-    """Random gradients with NaN among them; indices of equal maxima, of other windows, and of nothing at all."""
+    """Return random gradients with some NaN; indices of equal maxima, of other windows, and invalid ones."""
     x = values("ties", 1, shape, dtype)
     y, places = gpuconv.max_pool(x, return_indices=True, **attributes)
     random = np.random.default_rng(2)
