@@ -102,7 +102,7 @@ class Broken(RuntimeError):
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[int, dict[str, Any]]]:
-    """Run the benchmark with a measurement of the test's own; return its code and what it wrote."""
+    """Run the benchmark with the test's own measurement; return its status and output."""
     state = SimpleNamespace(alive=True)
 
     def synchronize() -> None:

@@ -36,7 +36,7 @@ TRUE = Rates(
 
 
 def rows_of(path: Path, times: dict[str, dict[str, float]], picked: dict[str, str]) -> Path:
-    """A file of rows as a sweep writes it."""
+    """Return a file of rows in the format of a sweep."""
     rows = Rows(path, sweep.STEP)
     for case, kernels in times.items():
         about = {"device": "made up", "architecture": "sm_90a", "multiprocessors": 132, "picked": picked[case]}
@@ -69,7 +69,7 @@ def random_kernel(times: list[learn.Measured]) -> tuple[str, str]:
 
 
 def test_a_rate_that_no_time_depends_on_stays() -> None:
-    """Pools wait for memory and for its answers; nothing else of them has a rate."""
+    """Pools wait only for memory and its latency; their times depend on no other rate."""
     cases = [case for case in static_plan.cases("resnet.pool") if case.dtype == "float32"][:1]
     times = [learn.Measured(*key, 0.0, 1.5 * s) for key, s in learn.modelled(cases, DEVICE, Rates()).items()]
     found = learn.fit(times, cases, DEVICE, Rates())

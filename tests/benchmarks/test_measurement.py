@@ -41,7 +41,7 @@ def test_pads_are_split_into_pytorch_s_and_the_rest(layer: Layer, padding: Any, 
 
 
 class WithCuda:
-    """A module with something else for its attribute ``cuda``."""
+    """A module with another attribute ``cuda``."""
 
     def __init__(self, module: Any, cuda: Any) -> None:
         self.cuda, self._module = cuda, module

@@ -1,4 +1,4 @@
-"""The visit of a GPU without one: its steps, its last page, and the parts of it that need no device."""
+"""The run on a GPU, tested without one: its steps, its last page, and its parts that need no device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Visited = Callable[..., tuple[int, list[str]]]
 
 @pytest.fixture
 def visited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Visited:
-    """Run the command with steps that end as the test says; return its code, and the steps that ran."""
+    """Run the command with steps whose results the test sets; return its status, and the steps that ran."""
     monkeypatch.setenv("OUT", str(tmp_path))
     monkeypatch.setattr(on_gpu, "find_sanitizer", lambda: "compute-sanitizer")
 
@@ -156,7 +156,7 @@ def test_emulated_results_are_marked_and_never_mixed_with_others(
 
 
 def visit(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in small on the emulated device; random tests are short in a thorough run, too."""
+    """Run a small version of the command on the emulated device; random tests are short in a thorough run, too."""
     usual = {name: value for name, value in os.environ.items() if name != "GPUCONV_PROFILE"}
     return subprocess.run(
         [sys.executable, "-m", "benchmarks.on_gpu", "--seconds", "500", *words],

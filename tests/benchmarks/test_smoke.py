@@ -1,4 +1,4 @@
-"""Every kernel once: the walk over small problems, in the emulator, with kernels that hang or are wrong."""
+"""Every kernel once: all small problems, in the emulator, with kernels that hang or are wrong."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_each_kernel_runs_once_and_is_named(path: Path) -> None:
 
 
 class Turns:
-    """Notes the kernels of all candidates, and picks the first."""
+    """Records the kernels of all candidates, and picks the first one."""
 
     def __init__(self) -> None:
         self.kernels: set[str] = set()

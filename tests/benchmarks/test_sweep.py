@@ -1,4 +1,4 @@
-"""The sweep of candidates without a GPU: its order, what it leaves out, how it goes on; and its bench, emulated."""
+"""The sweep of candidates without a GPU: its order, what it skips, how it resumes; and its bench, emulated."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ NAMES = [one.name for one in sweep.candidates(CASE, DEVICE)]
 
 
 class Hung(BaseException):
-    """The process is ended by whoever watches it."""
+    """The supervisor ends the process."""
 
 
 class MadeUp:
-    """A bench on which kernels take the time that a test says, on a clock that goes on only so."""
+    """A bench with simulated times of kernels and a clock that only they advance."""
 
     def __init__(self, seconds: Callable[[str], float] = lambda name: 1e-4) -> None:
         self.limits = replace(DEVICE.limits, name="made up")

@@ -286,7 +286,7 @@ def test_a_second_backend_must_be_near_the_cpu_too(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_bound_of_an_onnx_model_is_by_its_sums_of_magnitudes() -> None:
-    """Twice (K + 2) ulps of S and half the least number: K products of a sum, whose magnitudes add up to S."""
+    """Twice (K + 2) ulps of S plus half the smallest number, for K products whose magnitudes add up to S."""
     ulp, least = 2.0**-24, 2.0**-150
     x, w = np.float32([[[1, -1, 1, 0], [2, -2, 2, 0]]]), np.float32([[[1, -1, 1], [-1, 1, -1]]])
     conv = helper.make_node("Conv", ["x", "w"], ["y"])

@@ -1,7 +1,8 @@
-"""For pytest, after emulated_cuda.plugin: runs SigPy's own tests, whose convolutions are then gpuconv's.
+"""A pytest plugin, loaded after emulated_cuda.plugin, which runs SigPy's own tests with gpuconv's convolutions.
 
-SigPy convolves by ``cupy.cudnn``, which CuPy 14 no longer has: ``gpuconv.compat.cudnn`` takes its place.
-Nothing of SigPy is here. From a clone of https://github.com/mikgroup/sigpy, with `GPUCONV` naming this checkout:
+SigPy convolves by ``cupy.cudnn``, which CuPy 14 no longer has: ``gpuconv.compat.cudnn`` replaces it.
+This repository contains nothing of SigPy. From a clone of https://github.com/mikgroup/sigpy, with `GPUCONV` naming this
+checkout:
 
     pip install sigpy "$GPUCONV[cuda13]" "$GPUCONV/emulated_cuda[cuda13]" pytest
     PYTHONPATH=$GPUCONV/tests/compat pytest -p emulated_cuda.plugin -p sigpy_plugin --ignore-glob='*/learn/*' tests

@@ -1,6 +1,6 @@
-"""Problems that cross the borders of blocks: many channels, pixels, images and taps, in ample and in little memory.
+"""Problems of several blocks: many channels, pixels, images and taps, with much and little memory.
 
-The values are small integers, so that every result is exact; the reference pads, slides a window and contracts.
+Values are small integers, so that every result is exact; the reference pads, slides a window and contracts.
 """
 
 from __future__ import annotations

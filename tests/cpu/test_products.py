@@ -1,4 +1,4 @@
-"""Convolutions on the CPU whose products BLAS adds to what is there, and those that add up row by row of taps."""
+"""Convolutions on the CPU whose products BLAS adds to existing values, and those that are summed by rows of taps."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def test_without_blas_results_are_the_same(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_only_constants_are_looked_at_once() -> None:
-    """Weights that come with the inputs may change from run to run, in the same array."""
+    """Weights among the inputs may change from run to run, in the same array."""
     text = """<ir_version: 10, opset_import: ["" : 22]>
     net (float[1, 16, 9, 9] x, float[64, 16, 3, 3] w) => (float[1, 64, 9, 9] y)
     { y = Conv <pads = [1, 1, 1, 1]> (x, w) }"""
@@ -312,7 +312,7 @@ def test_only_constants_are_looked_at_once() -> None:
 
 
 class _Dirty:
-    """Memory that holds NaN until something is written."""
+    """Memory that holds NaN until it is written."""
 
     def take(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
         return np.full(shape, np.nan, dtype)

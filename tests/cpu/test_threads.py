@@ -1,4 +1,4 @@
-"""Threads of ours: what they do, what an interrupt leaves of it, and how many there are."""
+"""The library's threads: their work, their state after an interrupt, and their number."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def _added(x: Ints, w: Ints, box: Ints, rows: int, stride: int, offsets: Any) ->
 
 
 def test_a_block_that_is_added_up_holds_inputs_products_and_sums() -> None:
-    """Counted by hand: an output of a phase has the inputs of all taps, whose offsets are in strides."""
+    """Counted by hand: an output of a phase reads the inputs of all taps, whose offsets are in strides."""
     assert _added((1, 2, 50), (1, 2, 4, 3), (5,), 3, 1, (range(3),)) == 7 * 2 + 7 * 3 * 3 + 3 * 5
     assert _added((1, 2, 50), (1, 2, 4, 3), (5,), 3, 1, (range(0, -3, -1),)) == 7 * 2 + 7 * 3 * 3 + 3 * 5
     assert _added((1, 2, 50), (1, 2, 4, 4), (5,), 3, 2, (range(-1, 3),)) == 7 * 2 + 7 * 3 * 4 + 3 * 5
@@ -178,7 +178,7 @@ def test_as_many_axes_as_numpy_has_room_for() -> None:
 
 
 def _pooled(random: Random) -> Any:
-    """A MaxPool of a random shape, which has outputs."""
+    """Return a MaxPool of a random shape with at least one output."""
     rank = random.randint(1, 3)
     kernel, dilations = ([random.randint(1, most) for _ in range(rank)] for most in (4, 3))
     extents = [random.randint((k - 1) * d + 1, 14) for k, d in zip(kernel, dilations, strict=True)]
@@ -189,7 +189,7 @@ def _pooled(random: Random) -> Any:
 
 
 def _span(places: Any, extent: int) -> int:
-    """From the first to the last of places, or all that there is."""
+    """Return the extent from the first to the last place, at most the whole extent."""
     return min(extent, max(places) - min(places) + 1)
 
 
@@ -245,7 +245,7 @@ def test_blocks_of_sums_fit_their_share_of_the_workspace() -> None:
 
 
 def test_the_axes_of_gathered_rows_and_of_windows() -> None:
-    """Groups, channels, images and positions, and one for the last axis's taps, or one for the taps of every axis."""
+    """Groups, channels, images and positions, and one axis for the last axis's taps, or for the taps of every axis."""
     for kernel, axes in (((3,), 5), ((1, 3), 6), ((3, 1), 7), ((1, 1, 3), 7), ((1, 2, 3), 9), ((2, 1, 1, 1), 11)):
         shape = (1, 1, *(5 for _ in kernel))
         assert _gather._axes(geometry.conv(shape, (1, 1, *kernel), None)) == axes

@@ -1,4 +1,4 @@
-"""gpuconv.dask: the values of one call, however the arrays are cut; chunks, laziness, weights, names."""
+"""gpuconv.dask: the values of one call for any chunks; chunks of results, laziness, weights, names."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 @pytest.fixture(autouse=True)
 def synchronous() -> Iterator[None]:
-    """Compute on the calling thread where a test does not say otherwise."""
+    """Compute on the calling thread unless a test requests otherwise."""
     with dask.config.set(scheduler="synchronous"):
         yield
 
@@ -236,7 +236,7 @@ def test_channels_of_a_transpose_are_cut_between_groups() -> None:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes of the inputs of calls on blocks."""
+    """Record the shapes of the inputs of calls on blocks."""
     shapes: list[tuple[int, ...]] = []
 
     def watched(call: Any, x: Any, **attributes: Any) -> Any:
@@ -468,7 +468,7 @@ def test_packed_weights_are_packed_once_a_process(monkeypatch: pytest.MonkeyPatc
 
 
 def _line(random: Random, operator: str) -> tuple[Any, list[int]]:
-    """The geometry of one axis, and chunks of its inputs."""
+    """Return the geometry of one axis, and chunks of its inputs."""
     sizes = [random.randint(0, 5) for _ in range(random.randint(1, 4))]
     kernel, stride, dilation = (random.randint(1, most) for most in (4, 4, 3))
     pads = [random.randint(0, 6) for _ in range(2)]

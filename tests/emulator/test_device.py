@@ -47,7 +47,7 @@ Copies = Callable[..., EmulatedCuda]
 
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Copies:
-    """Return what launches the kernel above, which is the only one there is."""
+    """Return a function that launches the kernel above, the only one."""
     written = toolchain.write(tmp_path / "kernels_cu", FILES)
     monkeypatch.setattr(kernel_files, "folder", lambda: written)
     monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "cache"))

@@ -47,7 +47,7 @@ SOUND = "if (__syncthreads_and(multiplier.sound())) return;"
 
 
 def of(problems: Sequence[Specimen], part: str) -> Callable[..., Any]:
-    """Return the call of a kernel with this in its name."""
+    """Return the call of a kernel with this part of its name."""
     return next(one for one in problems if part in one.kernel)
 
 

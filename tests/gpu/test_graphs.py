@@ -1,4 +1,4 @@
-"""CUDA graphs of gpuconv.graph: whose memory replays write to, what they read, and in which order."""
+"""CUDA graphs of gpuconv.graph: the memory that replays write to, what they read, and in which order."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_memory_comes_from_the_current_allocator(network: Any, allocator: str) -
 
 
 def test_an_allocator_lives_as_long_as_what_it_gave(network: Any) -> None:
-    """A pool of CuPy's frees the memory of all arrays when it dies."""
+    """A pool of CuPy's frees the memory of all its arrays when it is destroyed."""
 
     def allocator() -> Callable[[int], Any]:
         pool = cupy().cuda.MemoryPool()
@@ -206,7 +206,7 @@ def test_layers_of_a_deep_function_share_blocks() -> None:
 
 
 def test_memory_serves_the_stream_in_which_the_graph_was_made() -> None:
-    """Also what the capture was the first to need."""
+    """Also memory that was first allocated during the capture."""
     x, pool = moved(X), cupy().cuda.MemoryPool()
     with cupy().cuda.using_allocator(pool.malloc):
         graph = gpuconv.graph(Calls(lambda y: y + cupy().ones((1000, *X[1:]), np.float32).sum(0)), x)
@@ -218,7 +218,7 @@ def test_memory_serves_the_stream_in_which_the_graph_was_made() -> None:
 
 
 def test_a_graph_ends_after_its_last_replay() -> None:
-    """Its memory is free for other streams at once."""
+    """Its memory is available to other streams at once."""
     w, x, pool = moved(SPLIT, 1), moved(WIDE), cupy().cuda.MemoryPool()
     with cupy().cuda.using_allocator(pool.malloc):
         graph = gpuconv.graph(lambda x: gpuconv.conv(x, w), x)
@@ -580,7 +580,7 @@ def nothing_is_left() -> Iterator[None]:
 
 
 class Calls:
-    """A function that does something else the second time, in the capture."""
+    """A function that behaves differently the second time, in the capture."""
 
     def __init__(self, second: Callable[[Any], Any]) -> None:
         self.count, self.second = 0, second

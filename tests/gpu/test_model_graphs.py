@@ -1,4 +1,4 @@
-"""Models whose runs are captured in CUDA graphs, and the nodes that cannot be."""
+"""Models whose runs are captured in CUDA graphs, and nodes that prevent it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def residual() -> onnx.ModelProto:
 
 
 def by_hand(x: Any) -> Any:
-    """The model above, operator by operator."""
+    """Compute the model above, operator by operator."""
     same, w, v = {"pads": [1, 1, 1, 1]}, made((3, 3, 3, 3), 1), made((4, 3, 3, 3), 2)
     hidden = np.maximum(gpuconv.conv(np.maximum(gpuconv.conv(x, w, **same), 0), w, **same) + x, 0)
     return gpuconv.max_pool(gpuconv.conv(hidden, v, **same), [2, 2], strides=[2, 2])

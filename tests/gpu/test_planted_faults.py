@@ -54,7 +54,7 @@ def of_a_producer() -> None:
 
 
 def of_packed_weights() -> None:
-    """Weights that one stream packs are there for every other."""
+    """Weights that one stream packs are usable by every other stream."""
     x, w = operands(*PACKED_AND_SPLIT)
     packer, user = (cupy().cuda.Stream(non_blocking=True) for _ in range(2))
     there = moved([x, w])

@@ -196,7 +196,7 @@ def test_a_graph_of_several_calls() -> None:
 
 
 def packed(operator: str) -> tuple[list[Any], list[Any]]:
-    """Small integers on the host, and the same on the device with packed weights."""
+    """Return small integers on the host, and the same on the device with packed weights."""
     arrays = made(operator, kind="integers")
     x, w, b = moved(arrays)
     return arrays, [x, gpuconv.pack(w, operator=operator), b]

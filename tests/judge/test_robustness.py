@@ -59,7 +59,7 @@ KEPT = (AGREES, REFUSES, WRONG)  # after these, the process continues with the n
 
 
 def _tests(names: Sequence[str], folder: Path) -> list[verdicts.Test]:
-    """Write one test many times, with a name for the model that says what the target does."""
+    """Write one test many times, with the target's behaviour in the name of the model."""
     one = written(problem("max_pool/1d/one element"), folder)
     tests = []
     for number, name in enumerate(names):
@@ -181,7 +181,7 @@ def test_a_stream_of_tests(tmp_path: Path) -> None:
 
 
 def test_npy_outputs_of_a_command(tmp_path: Path) -> None:
-    """A bfloat16 array is its bits in uint16."""
+    """A bfloat16 array is stored as its bits in uint16."""
     target = _command(
         tmp_path,
         "import numpy, onnx\n"

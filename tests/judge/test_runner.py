@@ -1,4 +1,4 @@
-"""Targets that die, hang and refuse; what is reported of them; programs that show findings without gpuconv."""
+"""Targets that crash, hang or refuse; what is reported about them; programs that reproduce findings without gpuconv."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _without_gpuconv(program: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_wrong_answers_are_explained(tmp_path: Path) -> None:
-    """The upper half of the padding where the lower was asked for is named, and so are exchanged pads."""
+    """Named are the upper half of the padding instead of the lower, and exchanged pads."""
     one = problem("conv/1d/SAME_LOWER with an odd total")
     test = written(one, tmp_path)
     other = suite.answer(one, {"auto_pad": "SAME_UPPER"})
@@ -193,7 +193,7 @@ def test_gpuconv_agrees_with_the_whole_suite(ok: Run) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_leaves_no_process_behind(number: signal.Signals, tmp_path: Path) -> None:
-    """The target hangs in a process of a session of its own, and has started another one."""
+    """The target hangs in a process of a separate session, and has started another process."""
     copied_suite(tmp_path)
     (tmp_path / "hangs.py").write_text(
         "import os, pathlib, subprocess, sys, time\n"
