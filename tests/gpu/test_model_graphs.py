@@ -102,7 +102,7 @@ def test_a_graph_lives_without_its_model() -> None:
 
 
 def test_a_graph_keeps_constants_of_a_model_that_goes_on_without_them() -> None:
-    """A run with a value for an input that has one by default gives up what was computed from the default."""
+    """A run with a value for an input with a default drops what was computed from the default."""
     text = "g (float[2, 3, 8, 8] x, float[1, 3, 8, 8] c) => (float[2, 3, 8, 8] y) { a = Mul (x, c) y = Add (a, x) }"
     rep = backend.prepare(model(text, c=made((1, 3, 8, 8), 1)), "CUDA")
     rep.run([made(X)])  # brings the constant to the device

@@ -41,7 +41,7 @@ FORWARD = (*CONVOLUTIONS, *FORWARD_POOLS)
 
 
 def assert_right(one: Specimen, **options: Any) -> None:
-    """Run a specimen, then look at the launches of its kernel."""
+    """Run a specimen, then check the launches of its kernel."""
     launches = [launch for launch in one(**options).launches if launch.variant.name == one.variant]
     assert launches, f"{one.kernel} is not launched"
     for launch in launches:
@@ -72,7 +72,7 @@ DOUBLE = [one for one in gradients.LARGE_WEIGHTS if one.dtype == np.float64]
 @pytest.mark.parametrize("one", params(DOUBLE))
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
 def test_products_of_float64_are_right_in_both_shapes(one: Specimen, architecture: str) -> None:
-    """Newer tensor cores multiply larger fragments: the only source that asks for the architecture."""
+    """Newer tensor cores multiply larger fragments, in the only source that depends on the architecture."""
     assert_right(one, architecture=architecture, seed=4)
 
 

@@ -27,7 +27,7 @@ def floats(*shape: int, seed: int = 0, dtype: Any = np.float32) -> Any:
 
 
 def value(name: str, dtype: Any = np.float32, shape: int | Sequence[int | str | None] = 3) -> ValueInfoProto:
-    """Declare a tensor; a number for its shape is that of axes of any extent."""
+    """Declare a tensor; a number as its shape is a number of axes of unknown extent."""
     dims = [None] * shape if isinstance(shape, int) else shape
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), dims)
 
@@ -39,7 +39,7 @@ def tensors(folder: Path, kind: str) -> list[Any]:
 
 
 def data_of(test: Any) -> tuple[ModelProto, list[tuple[list[Any], list[Any]]]]:
-    """Return the model of one of ONNX's test cases, and its inputs and outputs; older versions keep them in files."""
+    """Return the model of one of ONNX's test cases with its inputs and outputs, which older versions keep in files."""
     if test.model is not None:
         return test.model, [(list(inputs), list(outputs)) for inputs, outputs in test.data_sets]
     folder = Path(test.model_dir)
@@ -92,7 +92,7 @@ def pool(
 
 
 def network(opset: int) -> tuple[onnx.ModelProto, dict[str, Any]]:
-    """Conv, Relu, MaxPool with Indices, ConvTranspose without bias, Add: Y and Indices come out."""
+    """Make Conv, Relu, MaxPool with Indices, ConvTranspose without bias and Add, with the outputs Y and Indices."""
     weights = {"w": floats(4, 3, 3, 3, seed=1), "b": floats(4, seed=2), "v": floats(4, 2, 2, 2, seed=3)}
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], name="first", pads=[1, 1, 1, 1]),
@@ -156,7 +156,7 @@ def assert_expected(got: Any, expected: list[Any], test: Any) -> None:
 
 
 def on_host(node: NodeProto, opset: int, feeds: Sequence[Any]) -> set[int]:
-    """Return the positions, among the inputs that are there, of those which stay on the host."""
+    """Return the positions, among the inputs that are present, of those that stay on the host."""
     found = operators.find(node, opset)
     assert found is not None
     there = [at for at, name in enumerate(node.input) if name]

@@ -88,7 +88,7 @@ def test_node_test_in_onnx_s_runner(name: str, runner_case: type[unittest.TestCa
 
 @pytest.mark.parametrize("name", NODE_TESTS)
 def test_node_test_to_the_last_bit(name: str) -> None:
-    """Their values are small integers (and maxima), so there is nothing to round: no tolerance."""
+    """Their values are small integers (and maxima), so nothing is rounded, and there is no tolerance."""
     proto, data = data_of(node_tests()[name])
     assert data
     for inputs, outputs in data:

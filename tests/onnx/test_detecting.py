@@ -81,7 +81,7 @@ def test_there_are_no_more_than_all() -> None:
 
 
 def boxes_of(rng: Any, batches: int, count: int, center: bool) -> Any:
-    """Draw boxes on a grid, so that many overlap by the same share; some have no area, some have their ends swapped."""
+    """Draw boxes on a grid, so that many overlap by the same share; some have no area, some have swapped ends."""
     low, size = rng.integers(0, 12, (batches, count, 2)), rng.integers(0, 6, (batches, count, 2))
     boxes = np.concatenate([low, size if center else low + size], axis=2)
     swapped = rng.random(count) < 0.3
@@ -117,7 +117,7 @@ def test_without_a_limit_there_are_no_boxes() -> None:
 
 
 def regions(seed: int, count: int) -> Any:
-    """Draw regions; they reach over the edges, and some end before they start."""
+    """Draw regions that extend over the edges; some end before they start."""
     rng = np.random.default_rng(seed)
     corners = rng.uniform(-4, 30, (count, 4)).astype(np.float32)
     corners[1:, 2:] = corners[1:, :2] + rng.uniform(0, 20, (count, 2))[1:]

@@ -40,7 +40,7 @@ def test_the_table_of_operators_is_as_made() -> None:
 
 
 def _opsets(text: str) -> tuple[int, int]:
-    """Return the first and the last opset that a text names."""
+    """Return the first and the last opset in a text."""
     (found,) = re.findall(r"opsets\s(\d+) to (\d+)", text)
     return int(found[0]), int(found[1])
 

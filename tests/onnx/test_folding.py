@@ -322,7 +322,7 @@ def test_errors_of_folded_nodes_name_them() -> None:
 
 
 def test_shifts_leave_weights_as_they_are() -> None:
-    """The convolution takes on constants of its own, and hands them on from node to node."""
+    """The convolution gets its own constants, which are passed on from node to node."""
     kinds = ["Add", "Mul", "Sub", "Add"]
     nodes = [helper.make_node("Conv", ["v0", "w"], ["v1"])]
     nodes += [helper.make_node(kind, [f"v{at}", f"n{at}"], [f"v{at + 1}"]) for at, kind in enumerate(kinds, 1)]
@@ -369,7 +369,7 @@ def test_no_filters_have_no_factors() -> None:
 
 @pytest.mark.parametrize(("dtype", "expected"), [(np.float16, "BatchNormalization"), (np.float64, "Affine")])
 def test_parameters_of_another_type_than_x(dtype: Any, expected: str) -> None:
-    """One number per channel is of the type of x, or there is none."""
+    """One number per channel has the type of x, or is absent."""
     node = helper.make_node("BatchNormalization", ["x", "s", "t", "m", "v"], ["y"])
     proto = model([node], [value("x", dtype, 4)], [value("y", dtype, 4)], 15, batch_norm(4))
     folded, plain = both(proto, [floats(2, 4, 3, 3, dtype=dtype)], [expected])
@@ -524,7 +524,7 @@ def test_factors_whose_product_would_be_too_small_stay_apart() -> None:
     ],
 )
 def test_arithmetic_on_either_side_of_a_convolution(op_type: str, names: list[str], expected: Any) -> None:
-    """Powers of two and small integers, whose results are exact."""
+    """With powers of two and small integers, whose results are exact."""
     conv = helper.make_node("Conv", ["a", "w"], ["x"])
     draw = np.random.default_rng(4)
     a, w = (draw.integers(-3, 4, shape).astype(np.float32) for shape in ((1, 4, 3, 3), (3, 4, 1, 1)))

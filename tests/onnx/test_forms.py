@@ -244,7 +244,7 @@ def test_integers_are_divided_towards_zero() -> None:
 
 
 def test_integers_have_negative_powers() -> None:
-    """Rounded towards zero, as by ONNX Runtime."""
+    """Rounded towards zero, as in ONNX Runtime."""
     a, b = np.array([2, 1, -1, -1, -3, -3, 7], np.int32), np.array([-1, -5, -1, -2, -2, 3, 0], np.int64)
     got = run("Pow", 13, [a, b])
     assert got.dtype == np.int32
@@ -267,7 +267,7 @@ def test_cubes(dtype: str, exponent: Any) -> None:
 
 
 def test_cubes_of_integers_and_of_more_axes() -> None:
-    """An exponent of more axes broadcasts, and integers that float32 has not are cubed before they are rounded."""
+    """An exponent with more axes broadcasts; integers beyond float32 are cubed before they are rounded."""
     assert run("Pow", 15, [floats(2, 3), np.full((1, 1, 1), 3, np.float32)]).shape == (1, 2, 3)
     assert run("Pow", 15, [np.array([1291], np.int64), np.float64(3)]) == 1291**3
 
@@ -300,7 +300,7 @@ def test_an_output_that_is_left_out_has_its_part() -> None:
 
 
 def test_steps_back_from_before_the_first_element() -> None:
-    """Starts are brought into the range first, unlike those of Python's slices."""
+    """Starts are clamped to the range first, unlike those of Python's slices."""
     x = floats(5)
     for start, end, step, expected in (
         (-100, -200, -1, x[:1]),
@@ -453,7 +453,7 @@ COMPUTED_ON_HOST += ("StringSplit", "TfIdfVectorizer", "Unique")
 
 
 def test_inputs_that_say_what_to_compute_are_on_the_host() -> None:
-    """By the names that ONNX gives them; the host cannot know them elsewhere without waiting for the device."""
+    """By ONNX's names; on a device, the host could not read them without waiting."""
     with every_row() as row:
         for op_type, form in sorted(operators.TABLE.items()):
             with row(op_type):

@@ -1,4 +1,4 @@
-"""Functions of a model whose nodes take attributes from the caller, and sizes that no memory has."""
+"""Functions of a model whose nodes take attributes from the caller, and sizes that do not fit any memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.onnx.models import model, value
 
 
 def _run(operator: str, attribute: str, given: Any, x: Any, y: onnx.ValueInfoProto, fold: bool) -> Any:
-    """Call a function of one node that takes an attribute of another name from the call."""
+    """Call a function of one node, one of whose attributes the call gives under another name."""
     inner, call = (
         helper.make_node(operator, ["a"], ["b"]),
         helper.make_node("F", ["x"], ["y"], domain="own", given=given),
@@ -45,7 +45,7 @@ def test_a_cast_takes_its_type_from_the_caller(to: str, fold: bool) -> None:
 
 @pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
 def test_a_list_that_the_caller_gives_is_no_integer(operator: str) -> None:
-    """One integer for all axes is for calls of Python's."""
+    """Only Python calls accept one integer for all axes."""
     inner = helper.make_node(operator, ["a"], ["b"], kernel_shape=[1, 1])
     inner.attribute.add(name="strides", type=onnx.AttributeProto.INTS, ref_attr_name="given")
     function = helper.make_function("own", "F", ["a"], ["b"], [inner], [helper.make_opsetid("", 22)], ["given"])

@@ -143,7 +143,7 @@ def test_strings_fit_where_strings_are_declared() -> None:
 
 
 class Foreign:
-    """An array of a library that NumPy does not know, on the host or elsewhere."""
+    """An array of a library unknown to NumPy, on the host or on a device."""
 
     requires_grad = False
 

@@ -22,7 +22,7 @@ Change = Callable[[ModelProto], Any]
 
 
 def network() -> ModelProto:
-    """Make a network that nothing is wrong with, of IR version 8 and opset 17."""
+    """Make a valid network of IR version 8 and opset 17."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["c"], ["y"], name="relu"),
@@ -37,7 +37,7 @@ def changed(change: Change) -> ModelProto:
 
 
 def heard(run: Callable[[], Any]) -> tuple[Any, list[str]]:
-    """Return what a function returns, and the warnings that come from it."""
+    """Return a function's result and its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = run()

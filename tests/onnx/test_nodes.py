@@ -1,4 +1,4 @@
-"""Nodes and opsets: what a node may hold at which opset, and what becomes of it."""
+"""Nodes and opsets: the attributes of nodes at each opset, and their translation."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_batch_normalization_with_a_parameter_per_element() -> None:
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 6])
 def test_groups_are_normalized(groups: int) -> None:
-    """Before opset 21 each group, not each channel, is scaled; onnx's checker refuses that form as deprecated."""
+    """Before opset 21, scales are per group instead of per channel; onnx's checker refuses that form as deprecated."""
     for shape in ((2, 6, 4, 5), (1, 6, 3), (3, 6)):
         scale, bias = (floats(6, seed=seed) for seed in (1, 2))
         agrees_with_onnx_runtime("GroupNormalization", 21, [floats(*shape), scale, bias], num_groups=groups)
@@ -99,7 +99,7 @@ def test_activations_are_onnx_runtime_s(op_type: str, opset: int, attributes: di
 
 @pytest.mark.parametrize("alpha", [1.0, 0.75, -2.0])
 def test_activations_by_definition(alpha: float) -> None:
-    """In float64; and the limits of the definitions where these give no number."""
+    """In float64; where the definitions give no number, their limits count."""
     x = 5 * floats(3, 40).astype(np.float64)
     sigmoid = 1 / (1 + np.exp(-alpha * x))
     (y,) = backend.run_node(helper.make_node("Swish", ["x"], ["y"], alpha=alpha), [x])
@@ -122,7 +122,7 @@ def test_lrn_is_across_channels(opset: int, size: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 4, 12, 14])
 def test_lrn_by_definition(size: int) -> None:
-    """Even sizes, which ONNX Runtime refuses, reach one channel further up than down."""
+    """Even sizes, which ONNX Runtime refuses, cover one channel more above than below."""
     x = 3 * floats(1, 6, 3, 4)
     node = helper.make_node("LRN", ["x"], ["y"], size=size, alpha=0.3, beta=0.6, bias=1.5)
     (y,) = backend.run_node(node, [x])
@@ -145,7 +145,7 @@ def test_softmax_spans_all_later_axes_before_opset_13(op_type: str, opset: int) 
 
 @pytest.mark.parametrize(("op_type", "alone"), [("Softmax", 1), ("LogSoftmax", 0), ("Hardmax", 1)])
 def test_softmax_along_no_axis_is_of_single_elements_before_opset_13(op_type: str, alone: int) -> None:
-    """The axis may be one past the last, as Flatten's: each element is a row of its own."""
+    """The axis may be one past the last, as for Flatten: each element is a separate row."""
     node = helper.make_node(op_type, ["x"], ["y"], axis=2)
     for opset in (1, 11, 12):
         (y,) = backend.run_node(node, [floats(2, 3)], opset_version=opset)
@@ -184,7 +184,7 @@ def test_average_pool(opset: int, spatial: tuple[int, ...], attributes: dict[str
 
 
 def _averages(x: Any, count_include_pad: int = 0, **attributes: Any) -> Any:
-    """Sum by one-hot MaxPools: an element x is in window q where MaxPool of its indicator is 1 at q."""
+    """Sum by one-hot MaxPools: x is in window q if MaxPool of its indicator is 1 at q."""
     spatial, windows = x.shape[2:], {"ceil_mode": 0, **attributes}
     indicators = np.eye(int(np.prod(spatial)), dtype=np.float32).reshape(1, -1, *spatial)
     inside = gpuconv.max_pool(indicators, **windows)[0]

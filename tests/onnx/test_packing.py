@@ -1,4 +1,4 @@
-"""Weights of a model on a device: they are packed when it is prepared, where the shapes of its values are known."""
+"""Weights of a model on a device: they are packed by prepare if the shapes of values are known."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ X = (1, 16, 9, 8)
 
 
 def network(shape: Any = X) -> onnx.ModelProto:
-    """Two layers with a residual that is the first one's result, and a third one."""
+    """Return two layers with the first one's result as residual, and a third layer."""
     weights = {
         "w": values("integers", 1, (20, 16, 3, 3), np.float32),
         "b": values("integers", 2, (20,), np.float32),

@@ -78,7 +78,7 @@ def test_a_step_is_onnx_runtime_s(direction: str, dtype: Any, batch: int) -> Non
 
 
 def test_many_steps_drift_by_quanta() -> None:
-    """A last bit may change what a state is rounded to: by 1/255 of its range, which the next product sees."""
+    """A last bit may change the rounding of a state by 1/255 of its range, which the next product uses."""
     inputs = operands(20, 2, np.int8, 1)
     made = model(inputs, direction="bidirectional", hidden_size=SIZE)
     got = backend.prepare(made).run(free_of(inputs))
@@ -96,7 +96,7 @@ def test_a_scale_for_each_column_and_no_states() -> None:
 
 
 def test_weights_that_are_computed() -> None:
-    """Without constants nothing is prepared."""
+    """Without constants, nothing is precomputed."""
     inputs = operands(2, 1, np.int8)
     made = model(inputs, hidden_size=SIZE)
     fixed = backend.prepare(made).run(free_of(inputs))
@@ -130,7 +130,7 @@ def test_weights_that_do_not_fit_are_refused(name: str, array: Any, message: str
 
 
 def quantized(row: list[float]) -> tuple[list[float], float]:
-    """Return numbers in steps of their range, which has 0 in it, one by one as DynamicQuantizeLinear has them."""
+    """Return numbers quantized in their range, which includes 0, one by one like DynamicQuantizeLinear."""
     numbers = [np.float32(number) for number in row]
     low = min([np.float32(0), *(n for n in numbers if n == n)])
     high = max([np.float32(0), *(n for n in numbers if n == n)])

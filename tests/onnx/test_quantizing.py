@@ -38,7 +38,7 @@ def run(op_type: str, opset: int, inputs: list[Any], outputs: int = 1, device: s
 
 
 def agrees(op_type: str, opset: int, inputs: list[Any], outputs: int = 1, **attributes: Any) -> None:
-    """Compare with ONNX Runtime, and what a device computes with what the host does."""
+    """Compare with ONNX Runtime, and a device's results with the host's."""
     inputs = [array if array is None else np.asarray(array) for array in inputs]
     got, expected = both(op_type, opset, inputs, outputs, **attributes)
     with device_arrays():
@@ -72,7 +72,7 @@ def test_nan_becomes_the_least_integer() -> None:
 
 @pytest.mark.parametrize("opset", [10, 13, 19, 21, 23, 24, 25, 28])
 def test_opsets_agree(opset: int) -> None:
-    """One scale for all elements is the same at every opset; ONNX Runtime knows the first few."""
+    """One scale for all elements has the same effect at every opset; ONNX Runtime supports the first few."""
     x, scale, zero = 100 * floats(3, 4), np.float32(0.7), np.uint8(100)
     y = np.clip(np.rint(x / scale) + 100, 0, 255)
     np.testing.assert_array_equal(run("QuantizeLinear", opset, [x, scale, zero]), y)
@@ -149,7 +149,7 @@ def test_large_filters_stay_bytes_where_one_convolution_alone_uses_them() -> Non
 
 
 def test_the_scale_s_type_is_that_of_the_quotient_since_opset_23() -> None:
-    """Before, and in ONNX Runtime, the quotient of float16 numbers is one of float32."""
+    """Before, and in ONNX Runtime, the quotient of float16 numbers has float32."""
     x, scale = (30 * floats(4000)).astype(np.float16), np.float16(0.37)
     narrow = np.clip(np.rint((x / scale).astype(np.float32)), -128, 127)
     wide = np.clip(np.rint(x.astype(np.float32) / np.float32(scale)), -128, 127)
@@ -253,7 +253,7 @@ def test_the_range_of_x_decides(x: Any) -> None:
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("opset", [10, 13, 19])
 def test_a_network_of_quantized_layers(opset: int, per_channel: bool) -> None:
-    """As tools write them: everything between QuantizeLinear and DequantizeLinear; by channel since opset 13."""
+    """As tools write it: each layer between QuantizeLinear and DequantizeLinear; by channel since opset 13."""
     channels = (8,) if per_channel and opset >= 13 else ()
     axis = {"axis": 0} if opset >= 13 else {}
     rng = np.random.default_rng(0)

@@ -41,7 +41,7 @@ def agrees(op_type: str, inputs: list[Any], opset: int = 14, **attributes: Any) 
 
 
 def weights(op_type: str, directions: int, inputs: int, size: int) -> list[Any]:
-    """W, R and B."""
+    """Return W, R and B."""
     rows = GATES[op_type] * size
     return [
         floats(directions, rows, inputs, seed=1),

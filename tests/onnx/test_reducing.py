@@ -60,7 +60,7 @@ def test_ranges(dtype: Any, start: float, limit: float, delta: float) -> None:
 
 
 def test_every_element_of_a_range_is_rounded_once() -> None:
-    """By the specification's formula, where a running sum would be 24 ulps off."""
+    """By the specification's formula; a running sum would have an error of 24 ulps."""
     got = run("Range", [np.float32(0), np.float32(100), np.float32(0.1)])
     exact = np.arange(len(got)) * float(np.float32(0.1))
     np.testing.assert_array_equal(got, exact.astype(np.float32))

@@ -67,7 +67,7 @@ def test_max_pool_at_every_opset(opset: int, computed_indices: list[bool]) -> No
 
 @pytest.fixture
 def computed_indices(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """One entry per MaxPool computed from now on: whether it computed Indices."""
+    """Record for each MaxPool whether it computed Indices."""
     calls: list[bool] = []
     compute = gpuconv.cpu.max_pool
 
@@ -131,7 +131,7 @@ def test_attributes_may_refer_to_those_of_a_function() -> None:
 @pytest.mark.parametrize("opset", [9, 11, 22, NEWEST])
 @pytest.mark.parametrize("given", [None, [1, 1, 5, 5]])
 def test_max_unpool_at_every_opset(opset: int, given: list[int] | None) -> None:
-    """Numbers of ONNX's node test without output_shape; with it, zeros at the end are added, as gpuconv has it."""
+    """The numbers of ONNX's node test without output_shape; with it, zeros are added at the end, as in gpuconv."""
     x, indices = np.array([[[[1, 2], [3, 4]]]], np.float32), np.array([[[[5, 7], [13, 15]]]], np.int64)
     wanted = np.zeros((1, 1, *(given or [1, 1, 4, 4])[2:]), np.float32)
     wanted[0, 0, 1, [1, 3]], wanted[0, 0, 3, [1, 3]] = (1, 2), (3, 4)
@@ -146,7 +146,7 @@ def test_max_unpool_at_every_opset(opset: int, given: list[int] | None) -> None:
 
 
 def test_max_unpool_takes_the_numbers_of_any_elements_as_onnx_does() -> None:
-    """ONNX asks that they are numbers of elements, not that a MaxPool with the node's attributes has returned them."""
+    """ONNX requires indices of elements, not that a MaxPool with the node's attributes returned them."""
     values = [helper.make_tensor_value_info("x", 1, [1, 2, 2]), helper.make_tensor_value_info("indices", 7, [1, 2, 2])]
     node = helper.make_node("MaxUnpool", ["x", "indices"], ["y"], kernel_shape=[2], strides=[2])
     graph = helper.make_graph([node], "g", values, [helper.make_tensor_value_info("y", 1, None)])

@@ -1,4 +1,4 @@
-"""Convolutions of a model that come again with operands of the same kinds."""
+"""Convolutions of a model that are repeated with operands of the same kinds."""
 
 from __future__ import annotations
 

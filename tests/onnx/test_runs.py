@@ -29,7 +29,7 @@ def test_a_network_of_our_operators_and_others(opset: int) -> None:
 
 
 def test_a_model_of_the_newest_opset_of_the_installed_onnx() -> None:
-    """Each of our operators, with windows of two that do not overlap."""
+    """Each operator of gpuconv, with disjoint windows of two."""
     newest = onnx.defs.onnx_opset_version()
     tile: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
     nodes = [

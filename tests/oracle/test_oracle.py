@@ -27,17 +27,17 @@ NAN, INF = np.nan, np.inf
 
 
 def line(*values: float, dtype: Any = np.float32) -> oracle.Array:
-    """One batch entry, one channel, one axis."""
+    """Return an array with one batch entry, one channel and one axis."""
     return np.array(values, dtype=dtype).reshape(1, 1, -1)
 
 
 def plane(*rows: list[float], dtype: Any = np.float32) -> oracle.Array:
-    """One batch entry, one channel, two axes."""
+    """Return an array with one batch entry, one channel and two axes."""
     return np.array(rows, dtype=dtype).reshape(1, 1, len(rows), -1)
 
 
 def sums(exact: oracle.Exact) -> list[float]:
-    """All values in row-major order."""
+    """Return all values in row-major order."""
     return [float(v) for v in exact.value.ravel()]
 
 
@@ -449,7 +449,7 @@ def test_round_to(dtype: Any, value: float, expected: float) -> None:
 
 
 def exact_of(value: float, magnitude: float = 0.0, terms: int = 3) -> oracle.Exact:
-    """One exact sum."""
+    """Return one exact sum."""
     return oracle.Exact(np.array([value]), np.array([magnitude]), terms)
 
 
@@ -531,7 +531,7 @@ def test_assert_same_in_both_meanings() -> None:
 
 
 def model_of(operator: str, arrays: dict[str, oracle.Array], outputs: list[str], **attributes: Any) -> onnx.ModelProto:
-    """A model of one float32 node."""
+    """Return a model of one float32 node."""
     node = helper.make_node(operator, list(arrays), outputs, **attributes)
     values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, a.shape) for name, a in arrays.items()]
     types = [onnx.TensorProto.FLOAT, onnx.TensorProto.INT64]
@@ -548,7 +548,7 @@ def run_onnxruntime(model: onnx.ModelProto, arrays: dict[str, oracle.Array]) -> 
 
 
 def normal(seed: int, *shapes: tuple[int, ...]) -> dict[str, Any]:
-    """Float32 inputs x, w and b of the given shapes."""
+    """Return float32 inputs x, w and b of the given shapes."""
     generator = np.random.default_rng(seed)
     return {name: generator.standard_normal(s).astype(np.float32) for name, s in zip("xwb", shapes, strict=False)}
 
@@ -716,7 +716,7 @@ def test_stored_expectations_are_what_the_oracle_gives(case: cases.Case, stored:
 
 
 def check_expected(case: cases.Case, dtype: str) -> None:
-    """Compare what a case expects with the definition of its operator."""
+    """Compare a case's expected values with the definition of its operator."""
     found = cases.expected(case, dtype)
     if case.op == "max_pool":
         y, indices = oracle.max_pool(cases.inputs(case, dtype)["x"], **case.attributes)

@@ -1,4 +1,4 @@
-"""Every rule about sizes and pads, one test each; and what holds for any size, far beyond what can be counted."""
+"""Every rule about sizes and pads, one test each; and properties of any size, far beyond what can be counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HUGE = 2**56
 
 
 def conv(n: Any, k: Any, **attributes: Any) -> Any:
-    """Geometry of Conv with one image and one channel on each side."""
+    """Return the geometry of Conv with one image and one channel in x and y."""
     return geometries.conv((1, 1, *_axes(n)), (1, 1, *_axes(k)), **attributes)
 
 

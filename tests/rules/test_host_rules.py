@@ -121,7 +121,7 @@ def test_a_window_is_cut_down_to_single_taps_where_memory_holds_no_more() -> Non
 
 
 def test_unpooling_goes_along_axes_of_two_elements_too() -> None:
-    """Axes of one element are left out of the places, and no others."""
+    """Only axes of one element are left out of the places."""
     for shape in ((1, 2, 1, 4), (2, 1, 4, 2), (1, 1, 2, 2), (3, 2, 2, 1), (1, 1, 1, 4), (2, *(1,) * 62, 3)):
         size = int(np.prod(shape))
         places = np.array(Random(0).sample(range(size), (size + 1) // 2)).reshape(-1)
@@ -364,7 +364,7 @@ def test_blocks_of_no_channels_are_of_as_many_groups(group: int) -> None:
 
 
 def reached(i: int, stride: int, taps: range) -> set[int]:
-    """The outputs that an input of a ConvTranspose adds to."""
+    """Return the outputs that an input of a ConvTranspose adds to."""
     return {i * stride + tap for tap in taps}
 
 

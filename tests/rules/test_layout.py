@@ -28,12 +28,12 @@ operators = pytest.mark.parametrize("operator", GENERATORS)
 
 
 def last(array: Any) -> Any:
-    """An array with its channels last, C-contiguous."""
+    """Return an array with its channels last, C-contiguous."""
     return np.ascontiguousarray(np.moveaxis(array, 1, -1))
 
 
 def compare(case: Case, dtype: str) -> None:
-    """Compare a case with channels last, and its Indices, with what the case expects with channels second."""
+    """Compare a case with channels last, and its Indices, with its expected values with channels second."""
     arrays = cases.inputs(case, dtype)
     arrays["x"] = last(arrays["x"])
     more = {"return_indices": True} if case.op == "max_pool" else {}

@@ -1,4 +1,4 @@
-"""How functions may be called: one integer for all axes, and what everybody sees of their parameters."""
+"""How functions may be called: one integer for all axes, and the parameters that introspection shows."""
 
 from __future__ import annotations
 

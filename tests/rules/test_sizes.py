@@ -1,4 +1,4 @@
-"""Results that no array could be: errors that say so at once, however empty the operands."""
+"""Results larger than any array: errors that say so at once, even for empty operands."""
 
 from __future__ import annotations
 

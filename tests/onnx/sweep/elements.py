@@ -1,4 +1,4 @@
-"""Operators that compute every element by itself."""
+"""Elementwise operators."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _string_split(d: Draw) -> Trial:
 
 @node_of("RegexFullMatch")
 def _regex(d: Draw) -> Trial:
-    """By the syntax of RE2, whose classes of characters are of ASCII."""
+    """Match in the syntax of RE2, whose character classes are ASCII."""
     x = np.asarray(d.text(d.shape(0, 3, least=1), WORDS), object)
     pattern = d.one("a.*", "[a-z]+", r"\w+ \w+", "", "(the|a)", "[A-Z][a-z ]+")
     y = np.array([re.fullmatch(pattern, str(t), re.ASCII) is not None for t in x.reshape(-1)]).reshape(x.shape)
