@@ -1,4 +1,4 @@
-// Rows of 32 numbers, copied through their array's map, or as they lie in memory.
+// Rows of 32 numbers, copied through their array's tensor map, or by plain loads.
 #include "hopper.cuh"
 
 using CUtensorMap = TensorMap;
@@ -9,7 +9,7 @@ struct MapCopy {
     int rows;
 };
 
-// 32 rows a block.
+// A block copies 32 rows.
 __device__ __forceinline__ void copy_by_map(const MapCopy& p)
 {
     __shared__ __align__(128) float tile[32 * 32];

@@ -1,5 +1,5 @@
-// The ring of conv/wgmma, with the least around it: a warp that fetches RING_ITEMS rows of 32 floats by TMA, one after
-// the other, and two warps that read each of them; with what may be forgotten left out on demand.
+// The ring of conv/wgmma in a minimal kernel: a warp that loads RING_ITEMS rows of 32 floats by TMA in order, and two
+// warps that read each row. Macros may replace single synchronisations, to plant faults.
 #include "conv/wgmma/ring.cuh"
 
 #ifndef RING_READERS
