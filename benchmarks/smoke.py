@@ -111,7 +111,7 @@ class Smoke:
         for title in self._rows.left([row]):
             self._row, self._turn, self._launched = title, turn, []
             try:
-                with _narrow_or_wide(wide), offers.picking(turn), self._hooked():
+                with _index_width(wide), offers.picking(turn), self._hooked():
                     wrong = self._differences(problem, dtype)
                 self._end("failed" if wrong else "passed", "; ".join(wrong))
             except Suspect as suspect:
@@ -187,7 +187,7 @@ def moved(arrays: list[Any]) -> list[Any]:
 
 
 @contextmanager
-def _narrow_or_wide(wide: bool) -> Iterator[None]:
+def _index_width(wide: bool) -> Iterator[None]:
     with mock.patch.object(params, "INDEX_LIMIT", 1 if wide else params.INDEX_LIMIT):
         yield
 
