@@ -6,7 +6,7 @@ The ratio is PyTorch's median time divided by gpuconv's: 1 or more means that gp
   (precision="tf32"); "3xtf32" is compared with PyTorch's IEEE float32, and the errors of both are shown.
 * PyTorch's channels_last is layout="NHWC" of gpuconv: the same memory.
 * gpuconv packs weights in every timed call; the time with weights packed by `gpuconv.pack` is shown separately.
-* Each time is shown beside its floor: the fewest bytes at the copy bandwidth measured here, or the work at the rates of
+* Each time is shown with its floor: the fewest bytes at the copy bandwidth measured here, or the work at the rates of
   benchmarks/floors.py.
 * Gradients are named after their layer, as ``resnet50.conv1/weight_grad``. cuDNN computes them twice: freely, and with
   bits that do not change from run to run ("deterministic"), as gpuconv's never do.

@@ -83,7 +83,7 @@ def _calls(cupy: Any) -> tuple[Callable[[], Any], dict[str, Callable[[], Any]]]:
     def call() -> Any:
         return gpuconv.conv(x, w, b, pads=[1, 1, 1, 1], strides=[1, 1])
 
-    weights = gpuconv.PackedWeights("conv", w)  # not by gpuconv.pack, which would copy w: no memory is behind it
+    weights = gpuconv.PackedWeights("conv", w)  # not by gpuconv.pack, which would copy w: it has no real memory
 
     def packed() -> Any:
         return gpuconv.conv(x, weights, b, pads=[1, 1, 1, 1], strides=[1, 1])

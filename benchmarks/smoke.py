@@ -41,7 +41,8 @@ class Turn:
     """Picks candidate number ``number`` (modulo their count) at each choice; turn 0 records what each candidate
     launches.
 
-    Candidate names count beside kernel names, since one kernel may serve several candidates, such as split-K or not.
+    Candidate names count in addition to kernel names, since one kernel may serve several candidates, such as those with
+    and without split-K.
     """
 
     def __init__(self, number: int) -> None:
