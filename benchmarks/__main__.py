@@ -106,7 +106,10 @@ def _add_gpu(commands: Any) -> None:
         "--picture", type=Path, metavar="FILE", help="write the picture to FILE (default: gpu.png in $OUT or results)"
     )
     gpu.add_argument(
-        "--rows", type=Path, metavar="FILE", help="append each row to FILE as it is measured (default: beside the JSON)"
+        "--rows",
+        type=Path,
+        metavar="FILE",
+        help="append each row to FILE as it is measured (default: next to the JSON)",
     )
     gpu.add_argument("--step", default="layers", help="name of the step in the rows of FILE (default %(default)s)")
     gpu.add_argument("--most", type=int, metavar="N", help="measure only the first N rows, the most informative ones")

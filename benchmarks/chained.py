@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
             print("chained: launches do not overlap on this device, or NVIDIA's binding of the driver is absent")
             return 0
         cases = sweep.chosen(arguments.layers, None, arguments.work)
-        return _run(bench, _of_several(bench, cases, arguments.most), rows, deadline)
+        return _run(bench, _with_several_launches(bench, cases, arguments.most), rows, deadline)
 
 
 def _run(bench: Any, cases: Sequence[tuple[Case, Any]], rows: Rows, deadline: float) -> int:
@@ -73,7 +73,7 @@ def _run(bench: Any, cases: Sequence[tuple[Case, Any]], rows: Rows, deadline: fl
     return int(any(line["status"] == "failed" for line in rows.ended.values()))
 
 
-def _of_several(bench: Any, cases: Sequence[Case], most: int | None) -> list[tuple[Case, Any]]:
+def _with_several_launches(bench: Any, cases: Sequence[Case], most: int | None) -> list[tuple[Case, Any]]:
     """Return up to ``most`` cases whose plans have several launches, with their plans."""
     found: list[tuple[Case, Any]] = []
     for case in cases:
@@ -90,7 +90,7 @@ def _compared(bench: Any, case: Case, plan: Any) -> dict[str, Any]:
     bench.load(case, 1e-5)
     calls = {}
     for form in ("plain", "overlapping"):
-        with _switched(form == "overlapping"):
+        with _chained_launches(form == "overlapping"):
             calls[form] = bench.prepare(plan)
     results = {form: bench.result(call) for form, call in calls.items()}
     wrong, elements = bench.differing(results["overlapping"][0], results["plain"][0])
@@ -107,12 +107,12 @@ def _compared(bench: Any, case: Case, plan: Any) -> dict[str, Any]:
 
 
 def _can_chain() -> bool:
-    with _switched(True):
+    with _chained_launches(True):
         return device.chains(device.current_device())
 
 
 @contextmanager
-def _switched(on: bool) -> Iterator[None]:
+def _chained_launches(on: bool) -> Iterator[None]:
     with mock.patch.dict(os.environ, GPUCONV_CHAINED_LAUNCHES=str(int(on))):
         yield
 

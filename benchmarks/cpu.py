@@ -111,7 +111,7 @@ def _line(row: Row) -> str:
 
 
 def _summary(rows: list[Row]) -> dict[str, Row]:
-    """Print and return each class's geometric mean and minimum beside its aim; a wrong result counts as ratio 0."""
+    """Print and return each class's geometric mean and minimum with its aim; a wrong result counts as ratio 0."""
     classes = {}
     print(f"\n{'class':22} {'layers':>6} {'mean':>6} {'min':>6}  {'slowest layer':22} aim")
     for name in layers.CLASSES:

@@ -41,7 +41,7 @@ STEPS = (3.0, 10.0)  # ratios whose exceeding shares are reported; above the las
 _MOST_SECONDS, _LEAST_SECONDS = 0.1, 5e-5  # bounds on the predicted time of a problem
 _MOST_BYTES = 1e8  # bytes of x and y together, and of float32 weights
 _RUN = 16  # contiguous elements per run when the gather rate is measured; shorter runs add start-up time
-_FOREVER = float("inf")
+_INFINITE = float("inf")
 _USUAL = {  # fixed rates by which every machine selects the same problems; infinite ones add no time
     "float32": 5e10,
     "float64": 2.5e10,
@@ -50,8 +50,8 @@ _USUAL = {  # fixed rates by which every machine selects the same problems; infi
     "added": 1e9,
     "converted": 1.5e8,
     "scattered": 5e8,
-    "runs": _FOREVER,
-    "weights again": _FOREVER,
+    "runs": _INFINITE,
+    "weights again": _INFINITE,
     "call": 1e-4,
 }
 _ROUNDS, _SECONDS = 5, 0.3  # most calls per problem, and seconds after which no further one starts
@@ -101,7 +101,7 @@ class Problem:
 def run(arguments: argparse.Namespace) -> int:
     """Print each operator's ratios and the worst problems; return 1 if a ratio exceeds the last of `STEPS`."""
     count = arguments.count or COUNT
-    wrong = _wrong(arguments, count)
+    wrong = _invalid_options(arguments, count)
     if wrong:
         print(f"python -m benchmarks cliffs: {wrong}", file=sys.stderr)
         return 2
@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
     return int(any(row["ratio"] > STEPS[-1] for row in rows))
 
 
-def _wrong(arguments: argparse.Namespace, count: int) -> str:
+def _invalid_options(arguments: argparse.Namespace, count: int) -> str:
     """Return what is wrong with the combination of options, or ""."""
     if arguments.arch is not None or arguments.picture is not None:
         return "--arch and --picture belong to the GPU model: leave them out, or leave out --cpu"
@@ -237,7 +237,7 @@ def measured_rates() -> dict[str, float]:
         "bytes": bytes_,
         "weights again": bytes_,
         "gathered": 1 / of_run,
-        "runs": 1 / start if start else _FOREVER,
+        "runs": 1 / start if start else _INFINITE,
         "added": near.size / _fastest(lambda: np.add(near, runs[:, 0], out=near)),
         "converted": near.size / _fastest(lambda: (half.astype(np.float32), near.astype(np.float16))),
         "scattered": where.size / _fastest(lambda: np.bincount(where, minlength=2**16)),
@@ -254,10 +254,10 @@ def _copying(run: int) -> float:
 
 def _fastest(call: Callable[[], Any], rounds: int = 7) -> float:
     """Return the smallest processor time of several calls, in seconds."""
-    return min(_used(call) for _ in range(rounds))
+    return min(_processor_seconds(call) for _ in range(rounds))
 
 
-def _used(call: Callable[[], Any]) -> float:
+def _processor_seconds(call: Callable[[], Any]) -> float:
     start = time.process_time()
     call()
     return time.process_time() - start
@@ -317,9 +317,9 @@ def measured(problem: Problem, rates: dict[str, float]) -> Row:
     """Return the row of a problem: measured processor time, prediction and ratio."""
     with _workspace(problem.workspace):
         call = _call(problem)
-        samples = [_used(call)]
+        samples = [_processor_seconds(call)]
         while len(samples) < _ROUNDS and sum(samples) < _SECONDS:
-            samples.append(_used(call))
+            samples.append(_processor_seconds(call))
     seconds = predicted(problem, rates)
     return {
         "problem": str(problem),
@@ -353,7 +353,7 @@ def _call(problem: Problem) -> Callable[[], Any]:
     function = getattr(gpuconv, layer.operator)
     if layer.op == "MaxPool" and layer.call:
         y, indices = gpuconv.max_pool(x, return_indices=True, **keywords)
-        return partial(function, y, indices, layer.x, **{name: keywords[name] for name in _of_indices(layer)})
+        return partial(function, y, indices, layer.x, **{name: keywords[name] for name in _indices_attributes(layer)})
     if layer.op == "MaxPool":
         return partial(function, x, return_indices=layer.indices, **keywords)
     if layer.op == "AveragePool":
@@ -362,7 +362,7 @@ def _call(problem: Problem) -> Callable[[], Any]:
     return partial(function, *operands, **keywords)
 
 
-def _of_indices(layer: Layer) -> list[str]:
+def _indices_attributes(layer: Layer) -> list[str]:
     """Return the names of the attributes that go with Indices: MaxUnpool has no dilations or ceil_mode."""
     return ["kernel_shape", "pads", "strides"] + ["dilations", "ceil_mode"] * (layer.call == "grad")
 

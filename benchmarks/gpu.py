@@ -6,7 +6,7 @@ The ratio is PyTorch's median time divided by gpuconv's: 1 or more means that gp
   (precision="tf32"); "3xtf32" is compared with PyTorch's IEEE float32, and the errors of both are shown.
 * PyTorch's channels_last is layout="NHWC" of gpuconv: the same memory.
 * gpuconv packs weights in every timed call; the time with weights packed by `gpuconv.pack` is shown separately.
-* Each time is shown beside its floor: the fewest bytes at the copy bandwidth measured here, or the work at the rates of
+* Each time is shown with its floor: the fewest bytes at the copy bandwidth measured here, or the work at the rates of
   benchmarks/floors.py.
 * Gradients are named after their layer, as ``resnet50.conv1/weight_grad``. cuDNN computes them twice: freely, and with
   bits that do not change from run to run ("deterministic"), as gpuconv's never do.
@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
             lost = False
         except DeviceLost:
             record["complete"], lost = False, True
-        rows = [_found(case, kept.ended[name], here) for name, case in todo.items() if name in kept.ended]
+        rows = [_result(case, kept.ended[name], here) for name, case in todo.items() if name in kept.ended]
         if not lost:
             _name_kernels(here, rows, started + arguments.budget)
     record["clocks_after"] = clocks()
@@ -122,7 +122,7 @@ def title(case: Case) -> str:
     return f"{case.layer.id} {floors.label(case.dtype, case.precision)} {case.layout}"
 
 
-def _found(case: Case, line: Row, here: Machine) -> Row:
+def _result(case: Case, line: Row, here: Machine) -> Row:
     """Return a row's result; for a row that hung or died, the description of its case and its status as ``wrong``."""
     begun = gpu_layer.describe(case, here.bandwidth) | {"wrong": f"{line['status']}: {line.get('detail', '')}"}
     return dict(line.get("found", begun))
@@ -304,7 +304,7 @@ def _measure_all(here: Machine, todo: dict[str, Case], kept: Rows, most: int | N
             row = _measured(here, todo[name])
             kept.end(name, "failed" if row["wrong"] else "passed", found=row, detail=row["wrong"])
             print(gpu_summary.line(row), flush=True)
-        if not _alive(here):
+        if not _context_works(here):
             print("the device is lost; run this command again with --resume to continue in a new process")
             raise DeviceLost
         here.torch.cuda.empty_cache()
@@ -327,7 +327,7 @@ def _name_kernels(here: Machine, rows: list[Row], deadline: float) -> None:
         print(f"cannot profile PyTorch's kernel names: {type(error).__name__}: {str(error)[:200]}")
 
 
-def _alive(here: Machine) -> bool:
+def _context_works(here: Machine) -> bool:
     """Return whether the CUDA context still works; after an illegal access it fails until the process ends."""
     try:
         here.torch.cuda.synchronize()

@@ -14,15 +14,15 @@ from benchmarks import calls, floors, gpu_peers, gradient_samples, samples
 from benchmarks.layers import Layer
 
 _COUNT = 256  # samples per result
-_FEW = 14  # samples of weight and bias gradients, each a sum over all pixels
+_FEW_SAMPLES = 14  # samples of weight and bias gradients, each a sum over all pixels
 _TINY = 1e-30  # avoids division by zero where all terms of a sum are 0
 # Largest error of PyTorch's samples in units of sum |x||w| + |b|. PyTorch may use other algorithms (Winograd, for one),
 # so this only checks that it computed the same operation.
 _PEER = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 1e-3, "float64": 1e-9, "tf32": 5e-3, "3xtf32": 1e-3}
 _PEER["complex64"] = _PEER["float32"]
 # Largest ||ours - peer|| / ||peer||: both sides round, PyTorch possibly more than once.
-_APART = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 1e-3, "float64": 1e-9, "tf32": 5e-3, "3xtf32": 1e-3}
-_APART["complex64"] = _APART["float32"]
+_TOLERANCE = {"bfloat16": 2e-2, "float16": 5e-3, "float32": 1e-3, "float64": 1e-9, "tf32": 5e-3, "3xtf32": 1e-3}
+_TOLERANCE["complex64"] = _TOLERANCE["float32"]
 
 
 @dataclass
@@ -90,7 +90,7 @@ def taker(torch: Any) -> samples.Take:
     Without PyTorch (``torch`` is None) it takes CuPy arrays.
     """
     if torch is None:
-        return _taken
+        return _elements
 
     def take(array: Any, index: tuple[Any, ...]) -> Any:
         places = tuple(torch.as_tensor(np.array(i), device=array.device) for i in index)
@@ -101,18 +101,18 @@ def taker(torch: Any) -> samples.Take:
     return take
 
 
-def _taken(array: Any, index: tuple[Any, ...]) -> Any:
+def _elements(array: Any, index: tuple[Any, ...]) -> Any:
     kind = {"c": np.complex128, "i": np.int64, "u": np.int64}.get(array.dtype.kind, np.float64)
     return array[tuple(index)].astype(kind).get()
 
 
-def _named(torch: Any, layer: Layer, operands: Any) -> dict[str, Any]:
+def _operands_by_name(torch: Any, layer: Layer, operands: Any) -> dict[str, Any]:
     return operands if torch is None else gpu_peers.by_name(torch, layer, operands)
 
 
 def _compare_sums(torch: Any, layer: Layer, kind: tuple[str, str], operands: Any, ours: Any, peer: Any) -> Verdict:
     take, label = taker(torch), floors.label(*kind)
-    at = samples.positions(layer, _FEW if layer.call in ("weight_grad", "bias_grad") else _COUNT)
+    at = samples.positions(layer, _FEW_SAMPLES if layer.call in ("weight_grad", "bias_grad") else _COUNT)
     exact = _exact(torch, layer, take, operands, at)
     size, bound, found = exact.magnitudes + _TINY, exact.bound(*kind), take(ours, at)
     verdict = Verdict(our_worst=_worst(found, exact.values, bound), our_deviation=_worst(found, exact.values, size))
@@ -130,13 +130,13 @@ def _compare_sums(torch: Any, layer: Layer, kind: tuple[str, str], operands: Any
         )
         return verdict
     verdict.apart = distance(torch, ours, peer)
-    if not verdict.wrong and not verdict.apart <= _APART[label]:
+    if not verdict.wrong and not verdict.apart <= _TOLERANCE[label]:
         verdict.wrong = f"all results differ from PyTorch's by {verdict.apart:.3g} of their norm"
     return verdict
 
 
 def _exact(torch: Any, layer: Layer, take: samples.Take, operands: Any, at: tuple[Any, ...]) -> samples.Sums:
-    named = _named(torch, layer, operands)
+    named = _operands_by_name(torch, layer, operands)
     if layer.call not in ("", "fused"):
         return gradient_samples.sums(layer, take, named, at)
     if layer.op == "AveragePool":
@@ -167,7 +167,7 @@ def distance(torch: Any, ours: Any, peer: Any) -> float:
 def differs(torch: Any, label: str, peer: Any, other: Any) -> str:
     """Return a message if another result of PyTorch's is too far from the peer's, else ""."""
     apart = distance(torch, other, peer)
-    return "" if apart <= _APART[label] else f"another result, which differs by {apart:.3g} of its norm"
+    return "" if apart <= _TOLERANCE[label] else f"another result, which differs by {apart:.3g} of its norm"
 
 
 def _compare_moved(torch: Any, layer: Layer, operands: Any, ours: Any, peer: Any) -> Verdict:

@@ -87,7 +87,7 @@ def others(torch: Any, layer: Layer) -> dict[str, Call]:
     call = peer(torch, layer)
 
     def held(*operands: Any) -> list[Any]:
-        with _set(torch.backends.cudnn, "deterministic", True):
+        with _temporarily(torch.backends.cudnn, "deterministic", True):
             return call(*operands)
 
     return {"deterministic": held}
@@ -127,7 +127,7 @@ def _max_pool(torch: Any, layer: Layer) -> Call:
     padding, more = split_pads(layer)
 
     def call(x: Any, w: None, b: None) -> list[Any]:
-        padded = functional.pad(x, more, value=_lowest(torch, x.dtype)) if any(more) else x
+        padded = functional.pad(x, more, value=_lowest_value(torch, x.dtype)) if any(more) else x
         shape = (layer.kernel, layer.strides, padding, layer.dilations, bool(layer.ceil_mode))
         result = function(padded, *shape, return_indices=layer.indices)
         return list(result) if layer.indices else [result]
@@ -207,19 +207,19 @@ def _unpool(torch: Any, layer: Layer) -> Call:
     return lambda y, indices: [function(y, indices, *shape)]
 
 
-def _lowest(torch: Any, dtype: Any) -> float:
+def _lowest_value(torch: Any, dtype: Any) -> float:
     return -float("inf") if dtype.is_floating_point else int(torch.iinfo(dtype).min)
 
 
 @contextmanager
 def tf32(torch: Any, allowed: bool) -> Iterator[None]:
     """Allow or forbid cuDNN's TF32 for float32 convolutions while the context is open."""
-    with _set(torch.backends.cudnn, "allow_tf32", allowed):
+    with _temporarily(torch.backends.cudnn, "allow_tf32", allowed):
         yield
 
 
 @contextmanager
-def _set(settings: Any, name: str, value: bool) -> Iterator[None]:
+def _temporarily(settings: Any, name: str, value: bool) -> Iterator[None]:
     before = getattr(settings, name)
     setattr(settings, name, value)
     try:
@@ -260,7 +260,7 @@ def operands(torch: Any, layer: Layer, dtype: str, layout: str, device: str, see
 
     x = normal(layer.x, form)
     if layer.pools:
-        return _of_pool(torch, layer, x, partial(normal, form=form))
+        return _pool_operands(torch, layer, x, partial(normal, form=form))
     made = {"x": x, "w": normal(layer.w_shape, form, gpu_arrays.scale(layer, "w"))}
     made["b"] = normal((layer.k_out,), torch.contiguous_format)
     if layer.call == "fused":
@@ -270,7 +270,7 @@ def operands(torch: Any, layer: Layer, dtype: str, layout: str, device: str, see
     return tuple(made[name] for name in OPERANDS[layer.call])
 
 
-def _of_pool(torch: Any, layer: Layer, x: Any, normal: Call) -> tuple[Any, ...]:
+def _pool_operands(torch: Any, layer: Layer, x: Any, normal: Call) -> tuple[Any, ...]:
     """Return the operands of a pool on x, of its gradient or of MaxUnpool."""
     if not layer.call:
         return x, None, None

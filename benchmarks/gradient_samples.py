@@ -24,12 +24,12 @@ def sums(layer: Layer, take: Take, arrays: dict[str, Any], at: At) -> Sums:
     if layer.call == "input_grad":
         return samples.sums(adjoint(layer), take, arrays["dy"], arrays["w"], None, at)
     if layer.call == "weight_grad":
-        return _of_weights(layer, take, arrays["x"], arrays["dy"], at)
+        return _weight_sums(layer, take, arrays["x"], arrays["dy"], at)
     if layer.call == "bias_grad":
-        return _of_bias(layer, take, arrays["dy"], at)
+        return _bias_sums(layer, take, arrays["dy"], at)
     if layer.op == "AveragePool":
-        return _of_averages(layer, take, arrays["dy"], at)
-    return _by_indices(layer, take, arrays["dy" if layer.call == "grad" else "y"], arrays["indices"], at)
+        return _average_sums(layer, take, arrays["dy"], at)
+    return _sums_by_indices(layer, take, arrays["dy" if layer.call == "grad" else "y"], arrays["indices"], at)
 
 
 def adjoint(layer: Layer) -> Layer:
@@ -43,20 +43,20 @@ def adjoint(layer: Layer) -> Layer:
     return replace(turned, output_padding=tuple(missing))
 
 
-def _of_weights(layer: Layer, take: Take, x: Any, dy: Any, at: At) -> Sums:
+def _weight_sums(layer: Layer, take: Take, x: Any, dy: Any, at: At) -> Sums:
     if layer.op == "ConvTranspose":
-        return _of_weights(adjoint(layer), take, dy, x, at)
+        return _weight_sums(adjoint(layer), take, dy, x, at)
     filters, depth, outputs = layer.k_out // layer.group, layer.x[1] // layer.group, layer.y_shape
     found = []
     for m, c, *taps in zip(*at, strict=True):
-        axes = [_meeting(layer, axis, tap, outputs[2 + axis]) for axis, tap in enumerate(taps)]
+        axes = [_positions_and_inputs(layer, axis, tap, outputs[2 + axis]) for axis, tap in enumerate(taps)]
         images, channel = np.arange(layer.x[0]), m // filters * depth + c
         seen = take(x, np.ix_(images, [channel], *(inputs for _, inputs in axes)))
         found.append(seen * take(dy, np.ix_(images, [m], *(places for places, _ in axes))))
-    return _added(found, outputs[0] * prod(outputs[2:]))
+    return _summed(found, outputs[0] * prod(outputs[2:]))
 
 
-def _meeting(layer: Layer, axis: int, tap: int, extent: int) -> tuple[Any, Any]:
+def _positions_and_inputs(layer: Layer, axis: int, tap: int, extent: int) -> tuple[Any, Any]:
     """Return the output positions of an axis whose ``tap`` lies in bounds, and the input positions it reads there."""
     places = np.arange(extent)
     inputs = places * layer.strides[axis] + tap * layer.dilations[axis] - layer.pads[axis]
@@ -64,19 +64,19 @@ def _meeting(layer: Layer, axis: int, tap: int, extent: int) -> tuple[Any, Any]:
     return places[inside], inputs[inside]
 
 
-def _of_bias(layer: Layer, take: Take, dy: Any, at: At) -> Sums:
+def _bias_sums(layer: Layer, take: Take, dy: Any, at: At) -> Sums:
     images, extents = layer.y_shape[0], layer.y_shape[2:]
     spatial = [np.arange(extent) for extent in extents]
-    return _added((take(dy, np.ix_(np.arange(images), [m], *spatial)) for m in at[0]), images * prod(extents))
+    return _summed((take(dy, np.ix_(np.arange(images), [m], *spatial)) for m in at[0]), images * prod(extents))
 
 
-def _added(terms: Iterable[Any], count: int) -> Sums:
+def _summed(terms: Iterable[Any], count: int) -> Sums:
     pairs = [(each.sum(), abs(each).sum()) for each in terms]
     values, magnitudes = (np.array(column) for column in zip(*pairs, strict=True))
     return Sums(values, magnitudes, count)
 
 
-def _of_averages(layer: Layer, take: Take, dy: Any, at: At) -> Sums:
+def _average_sums(layer: Layer, take: Take, dy: Any, at: At) -> Sums:
     """Sum the shares of all windows that cover each element; windows without any valid element must not occur."""
     image, channel, *places = at
     coordinates, inside = samples.windows(replace(layer, op="ConvTranspose", x=layer.y_shape), places)
@@ -85,7 +85,7 @@ def _of_averages(layer: Layer, take: Take, dy: Any, at: At) -> Sums:
     return Sums(terms.sum(1), abs(terms).sum(1), terms.shape[1] + 1)
 
 
-def _by_indices(layer: Layer, take: Take, values: Any, indices: Any, at: At) -> Sums:
+def _sums_by_indices(layer: Layer, take: Take, values: Any, indices: Any, at: At) -> Sums:
     """Sum the values of the windows whose Indices name each element; the candidates are those that ConvTranspose would
     read."""
     image, channel, *places = at

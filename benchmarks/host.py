@@ -22,7 +22,7 @@ from benchmarks import machine, no_driver
 
 _BATCH, _SAMPLES = 500, 200
 _TARGET = 8.0  # microseconds
-_ROOM = 1 << 30
+_POOL_BYTES = 1 << 30
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         except no_driver.Unsuitable as reason:
             print(f"not measured: {reason}")
             return 2
-        _leave_out_compiling()
+        _without_compiler()
         cupy.cuda.set_allocator(_fixed(cupy))
         call, parts = _calls(cupy)
         launches = _launches(library, call)
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     return int(median(samples["the whole call"]) > _TARGET)
 
 
-def _leave_out_compiling() -> None:
+def _without_compiler() -> None:
     """Replace the kernel compiler: the stub driver accepts any bytes as a kernel."""
     from gpuconv.cuda.build import compile as compiler
     from gpuconv.cuda.build import nvrtc
@@ -66,7 +66,7 @@ def _leave_out_compiling() -> None:
 
 
 def _fixed(cupy: Any) -> Callable[[int], Any]:
-    memory = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(_ROOM, _ROOM, None, 0), 0)
+    memory = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(_POOL_BYTES, _POOL_BYTES, None, 0), 0)
     return lambda _: memory
 
 
@@ -83,7 +83,7 @@ def _calls(cupy: Any) -> tuple[Callable[[], Any], dict[str, Callable[[], Any]]]:
     def call() -> Any:
         return gpuconv.conv(x, w, b, pads=[1, 1, 1, 1], strides=[1, 1])
 
-    weights = gpuconv.PackedWeights("conv", w)  # not by gpuconv.pack, which would copy w: no memory is behind it
+    weights = gpuconv.PackedWeights("conv", w)  # not by gpuconv.pack, which would copy w: it has no real memory
 
     def packed() -> Any:
         return gpuconv.conv(x, weights, b, pads=[1, 1, 1, 1], strides=[1, 1])

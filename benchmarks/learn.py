@@ -28,13 +28,13 @@ from gpuconv.cuda.plan.limits import Rates, Representative, nearest, rates_of
 MARGIN = 1.05  # a family or tile is useful if some case would be slower by this factor without it
 _STEP = 0.02  # step of a rate's logarithm for finite differences
 _ROUNDS = 12
-_BENDS = 1.5  # scale of the Cauchy loss in units of the usual error: larger errors lose weight
-_LEAST_USUAL = 0.01  # smallest usual error of a logarithm
-_HELD = 0.001  # ridge penalty per hundred times: rates that no time depends on stay where they are
-_LONGEST, _SHORTEST = 0.7, 2e-3  # largest step of a logarithm, and the step at which the iteration stops
+_LOSS_SCALE = 1.5  # scale of the Cauchy loss in units of the usual error: larger errors lose weight
+_MIN_DEVIATION = 0.01  # smallest usual error of a logarithm
+_RIDGE = 0.001  # ridge penalty per hundred times: rates that no time depends on stay where they are
+_MAX_STEP, _MIN_STEP = 0.7, 2e-3  # largest step of a logarithm, and the step at which the iteration stops
 _MOST_DAMPING = 1e3
 _WORST = 20  # choices printed
-_BRIEF = 12  # families named in the short report
+_MAX_FAMILIES = 12  # families named in the short report
 _NAMES = tuple(field.name for field in fields(Rates))
 
 
@@ -204,7 +204,7 @@ def fit(times: Sequence[Measured], cases: Sequence[Case], device: Representative
         found = modelled(cases, device, _rates(start, place))
         return measured - np.log([found[key] for key in keys])
 
-    return _descend(errors, start, _HELD * max(1.0, len(keys) / 100))
+    return _descend(errors, start, _RIDGE * max(1.0, len(keys) / 100))
 
 
 def _rates(start: Rates, place: Any) -> Rates:
@@ -220,13 +220,13 @@ def _descend(errors: Callable[[Any], Any], start: Rates, held: float) -> Fit:
     square = np.zeros((size, size))
     for _ in range(_ROUNDS):
         slopes = np.stack([errors(place + _STEP * axis) - error for axis in np.eye(size)], 1) / _STEP
-        usual = max(_LEAST_USUAL, _BENDS * _usual(error))
+        usual = max(_MIN_DEVIATION, _LOSS_SCALE * _robust_deviation(error))
         weights = 1 / (1 + (error / usual) ** 2)
         square = slopes.T @ (weights[:, None] * slopes)
         pull = slopes.T @ (weights * error) + held * place
         while damping < _MOST_DAMPING:
             step = -np.linalg.solve((1 + damping) * square + (1 + damping) * held * np.eye(size), pull)
-            step = np.clip(step, -_LONGEST, _LONGEST)
+            step = np.clip(step, -_MAX_STEP, _MAX_STEP)
             tried = errors(place + step)
             if _cost(tried, usual, place + step, held) < _cost(error, usual, place, held):
                 break
@@ -234,12 +234,12 @@ def _descend(errors: Callable[[Any], Any], start: Rates, held: float) -> Fit:
         else:
             break
         place, error, damping = place + step, tried, damping / 8
-        if abs(step).max() < _SHORTEST:
+        if abs(step).max() < _MIN_STEP:
             break
     told = np.diag(square)
-    spread = np.sqrt(np.diag(np.linalg.inv(square + held * np.eye(size)))) * _usual(error)
+    spread = np.sqrt(np.diag(np.linalg.inv(square + held * np.eye(size)))) * _robust_deviation(error)
     certain = {name: float(far) for name, far, much in zip(_NAMES, spread, told, strict=True) if much > held}
-    return Fit(_rates(start, place), _usual(first), _usual(error), certain)
+    return Fit(_rates(start, place), _robust_deviation(first), _robust_deviation(error), certain)
 
 
 def _cost(error: Any, usual: float, place: Any, held: float) -> float:
@@ -249,7 +249,7 @@ def _cost(error: Any, usual: float, place: Any, held: float) -> float:
     return float(of_errors + held * place @ place / 2)
 
 
-def _usual(error: Any) -> float:
+def _robust_deviation(error: Any) -> float:
     """Return the robust standard deviation of errors: 1.4826 times the median magnitude."""
     return 1.4826 * float(np.median(abs(error)))
 
@@ -324,7 +324,7 @@ def brief(found: Sweep) -> list[str]:
     for one in found.times:
         groups[family(one.kernel)].append(one.seconds / one.modelled)
     off = {name: float(np.median(ratios)) for name, ratios in groups.items()}
-    furthest = sorted(off, key=lambda name: -abs(np.log(off[name])))[:_BRIEF]
+    furthest = sorted(off, key=lambda name: -abs(np.log(off[name])))[:_MAX_FAMILIES]
     rank = spearman([one.modelled for one in found.times], [one.seconds for one in found.times])
     picks = regrets(found.by_case, {case: line.get("picked", "") for case, line in found.about.items()})
     lines = [

@@ -30,11 +30,11 @@ class Others:
     """Measures how many cores other processes kept busy since this object was made (0 without /proc/stat)."""
 
     def __init__(self) -> None:
-        self._wall, self._busy = time.perf_counter(), _others_seconds()
+        self._wall, self._busy = time.perf_counter(), _other_processes_seconds()
 
     def cores(self) -> float:
         """Return the average number of busy cores so far; values well above 0 make a measurement doubtful."""
-        return max(0.0, (_others_seconds() - self._busy) / (time.perf_counter() - self._wall))
+        return max(0.0, (_other_processes_seconds() - self._busy) / (time.perf_counter() - self._wall))
 
 
 def command() -> str:
@@ -57,7 +57,7 @@ def _cpu_model() -> str:
     return names[0] if names else platform.processor()
 
 
-def _others_seconds() -> float:
+def _other_processes_seconds() -> float:
     stat = Path("/proc/stat")
     if not stat.exists():
         return 0.0

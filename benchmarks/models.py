@@ -25,7 +25,7 @@ CLASSES = {
     "all": ("shipped", "built"),
     "quantized": ("quantized",),
 }
-_AIMED = ("built", "all")
+_JUDGED_CLASSES = ("built", "all")
 _HEAD = f"{'network':18} {'ours ms':>9} {'ORT ms':>9} {'ratio':>6} {'ours MB':>8} {'ORT MB':>8}"
 
 
@@ -111,7 +111,7 @@ def _class_summary(name: str, ratios: dict[str, float]) -> Row:
     slowest = min(ratios, key=lambda network: ratios[network])
     mean, least = gpu_summary.mean(ratios.values()), ratios[slowest]
     line = f"{name:18} geometric mean {mean:.2f} of {len(ratios)}, slowest {slowest} {least:.2f}"
-    if name in _AIMED:
+    if name in _JUDGED_CLASSES:
         met = mean >= AIM and least >= AIM_OF_EACH
         line += f"  mean >= {AIM}, each >= {AIM_OF_EACH}: {'met' if met else 'NOT MET'}"
     print(line)

@@ -29,8 +29,8 @@ from benchmarks.progress import Rows, emulated, read
 from benchmarks.supervision import Outcome, Step, interpreter, supervise
 
 ROWS, LOG, BITS = "rows.jsonl", "on_gpu.log", "bits.npz"
-_LEAST = 5.0  # no step is started with less than this many seconds left
-_FOUND = 9  # exit code by which compute-sanitizer reports errors
+_MIN_SECONDS = 5.0  # no step is started with less than this many seconds left
+_ERRORS_FOUND = 9  # exit code by which compute-sanitizer reports errors
 _STREAMS = ("gpu/test_streams", "gpu/test_memory", "gpu/test_interchange")  # test modules
 _NO_SANITIZER = "compute-sanitizer is not installed here"
 # On the emulated device, which is slow: options that shorten the steps, and steps that need hardware.
@@ -48,7 +48,7 @@ _SMALL = {
     "large": ("--most", "1"),
     "all layers": ("--most", "4", "--work", "1e5"),
 }
-_OF_HARDWARE = dict.fromkeys(("memcheck", "racecheck"), "compute-sanitizer needs a real GPU")
+_NEEDS_HARDWARE = dict.fromkeys(("memcheck", "racecheck"), "compute-sanitizer needs a real GPU")
 _EMULATED = {"GPUCONV_REQUIRE_GPU": "0", "GPUCONV_REQUIRE_EMULATOR": "1"}
 _CASES = ("cuda/test_cases", "cpu/test_gradients", "gpu/test_tools", "gpu/test_models")
 
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the remaining steps; return 1 if anything was wrong, in this command or in those it continues."""
     parser = _parser()
     arguments = parser.parse_args(argv)
-    if arguments.begun is not None and (what := _of_another_kind(arguments.begun)):
+    if arguments.begun is not None and (what := _other_device(arguments.begun)):
         parser.error(what)
     deadline = time.monotonic() + arguments.seconds
     folder = _folder(arguments.begun)
@@ -81,14 +81,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _outcome(step: Step, path: Path, log: Path, deadline: float, extra: dict[str, str]) -> Outcome:
-    if deadline - time.monotonic() < _LEAST:
+    if deadline - time.monotonic() < _MIN_SECONDS:
         return Outcome(step.name, "not run", 0.0, "no time was left")
     if not step.command:
         return Outcome(step.name, "not run", 0.0, step.why)
     return supervise(step, path, log, deadline, extra)
 
 
-def _of_another_kind(begun: Path) -> str:
+def _other_device(begun: Path) -> str:
     """Return why ``begun`` cannot be continued, or "": emulated results and a GPU's are never mixed."""
     of_emulator = any(line.get("emulated", False) for line in read(begun / ROWS))
     if of_emulator == emulated() or not (begun / ROWS).exists():
@@ -113,13 +113,13 @@ def _folder(begun: Path | None) -> Path:
 def steps(folder: Path, packed: bool = False) -> list[Step]:
     """Return all steps in order; one that cannot run here has no command."""
     found = _steps(folder, packed)
-    return [_in_small(step) for step in found] if emulated() else found
+    return [_shortened(step) for step in found] if emulated() else found
 
 
-def _in_small(step: Step) -> Step:
+def _shortened(step: Step) -> Step:
     """Return a step shortened for the emulated device, with generous time limits."""
-    if step.name in _OF_HARDWARE:
-        return replace(step, command=(), why=_OF_HARDWARE[step.name])
+    if step.name in _NEEDS_HARDWARE:
+        return replace(step, command=(), why=_NEEDS_HARDWARE[step.name])
     python, option, module, *words = step.command
     # Tests install the emulated device themselves; `gpuconv compile` needs no device.
     runner = ("benchmarks.emulated",) if module.partition(".")[0] == "benchmarks" else ()
@@ -171,7 +171,7 @@ def _sanitized(name: str, rows: str, seconds: float, *words: str) -> Step:
     tool = find_sanitizer()
     if tool is None:
         return Step(name, (), seconds, why=_NO_SANITIZER)
-    options = ["--tool", name, "--error-exitcode", str(_FOUND), "--print-limit", "20"]
+    options = ["--tool", name, "--error-exitcode", str(_ERRORS_FOUND), "--print-limit", "20"]
     options += ["--report-api-errors", "no"] if name == "memcheck" else []  # CuPy tries calls that may fail
     inner = interpreter("-m", "benchmarks.smoke", "--each-kernel", *words, "--rows", rows, "--step", name)
     return Step(name, (tool, *options, *inner), seconds, quiet=60)
@@ -182,10 +182,10 @@ def find_sanitizer() -> str | None:
     found = shutil.which("compute-sanitizer")
     if found is not None:
         return found
-    return next((str(path) for path in _places() if path.is_file() and os.access(path, os.X_OK)), None)
+    return next((str(path) for path in _sanitizer_paths() if path.is_file() and os.access(path, os.X_OK)), None)
 
 
-def _places() -> Iterator[Path]:
+def _sanitizer_paths() -> Iterator[Path]:
     folders = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     for folder in (*folders, Path("/usr/local/cuda")):
         yield from (folder / below / "compute-sanitizer" for below in ("bin", "compute-sanitizer"))

@@ -18,7 +18,7 @@ from benchmarks.supervision import LOST
 from gpuconv.cuda.call import device
 
 _NO_TESTS = 5  # pytest's exit code
-_SENDING = 0.5  # seconds for a report to reach the process that collects them
+_SEND_SECONDS = 0.5  # seconds for a report to reach the process that collects them
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,7 +44,7 @@ class Reporter:
         """End a row with the first phase that did not pass."""
         status, detail = self._found.pop(report.nodeid, ("passed", ""))
         if status == "passed":
-            status, detail = report.outcome, _said(report)
+            status, detail = report.outcome, _first_line(report)
         if report.when in ("setup", "call"):
             self._found[report.nodeid] = (status, detail)
         else:  # the teardown, or the single report of a test whose process was lost
@@ -59,7 +59,7 @@ class Watcher:
         """Check the CUDA context after a failure."""
         if report.failed and device.unavailable_reason() is None and not alive():
             print("the CUDA context of this process is lost", flush=True)
-            time.sleep(_SENDING)
+            time.sleep(_SEND_SECONDS)
             os._exit(LOST)
 
 
@@ -74,7 +74,7 @@ def alive() -> bool:
     return True
 
 
-def _said(report: pytest.TestReport) -> str:
+def _first_line(report: pytest.TestReport) -> str:
     """Return the first line of a failure's message, or ""."""
     if not report.failed:
         return ""

@@ -12,7 +12,7 @@ from benchmarks import layers
 from benchmarks.layers import Ints, Layer
 
 _ROW = 512  # longer rows are shortened, in elements
-_SAME = 128  # rows are shortened by multiples of this, so that each starts at the same offset within a sector
+_ALIGNED_TO = 128  # rows are shortened by multiples of this, so that each starts at the same offset within a sector
 
 
 def shrunk(layer: Layer, work: float, accepted: Callable[[Layer], bool], layout: str = "NCHW") -> Layer:
@@ -41,7 +41,7 @@ def _steps(layer: Layer, layout: str) -> Iterator[Layer]:
     if layout == "NCHW":
         yield from _fewer_groups(layer)
         if row > _ROW:
-            yield _with_extent(layer, last, row // _SAME // 2 * _SAME + row % _SAME)
+            yield _with_extent(layer, last, row // _ALIGNED_TO // 2 * _ALIGNED_TO + row % _ALIGNED_TO)
         yield from _fewer_channels(layer)
         yield from _fewer_filters(layer)
         yield half

@@ -41,7 +41,8 @@ class Turn:
     """Picks candidate number ``number`` (modulo their count) at each choice; turn 0 records what each candidate
     launches.
 
-    Candidate names count beside kernel names, since one kernel may serve several candidates, such as split-K or not.
+    Candidate names count in addition to kernel names, since one kernel may serve several candidates, such as those with
+    and without split-K.
     """
 
     def __init__(self, number: int) -> None:
@@ -111,7 +112,7 @@ class Smoke:
         for title in self._rows.left([row]):
             self._row, self._turn, self._launched = title, turn, []
             try:
-                with _narrow_or_wide(wide), offers.picking(turn), self._hooked():
+                with _index_width(wide), offers.picking(turn), self._hooked():
                     wrong = self._differences(problem, dtype)
                 self._end("failed" if wrong else "passed", "; ".join(wrong))
             except Suspect as suspect:
@@ -187,7 +188,7 @@ def moved(arrays: list[Any]) -> list[Any]:
 
 
 @contextmanager
-def _narrow_or_wide(wide: bool) -> Iterator[None]:
+def _index_width(wide: bool) -> Iterator[None]:
     with mock.patch.object(params, "INDEX_LIMIT", 1 if wide else params.INDEX_LIMIT):
         yield
 

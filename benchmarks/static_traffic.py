@@ -29,22 +29,22 @@ _SECTOR = 32  # bytes
 
 def scaled(case: Case, device: Representative) -> Case:
     """Return a smaller case that is computed by the very same kernels; see `shrink.shrunk`."""
-    name, kernels = _chosen(case, device)
+    name, kernels = _choice(case, device)
 
     def accepted(layer: Layer) -> bool:
-        return _makes(replace(case, layer=layer), device, name, kernels)
+        return _uses_only(replace(case, layer=layer), device, name, kernels)
 
     return replace(case, layer=shrink.shrunk(case.layer, WORK[case.layer.op], accepted, case.layout))
 
 
-def _chosen(case: Case, device: Representative) -> tuple[str | None, list[str]]:
+def _choice(case: Case, device: Representative) -> tuple[str | None, list[str]]:
     """Return the candidate's name (None without a choice) and the names of the launched kernels."""
     chooser = Chooser()
     plan = static_plan.plan(case, device, chooser)
     return chooser.picked and chooser.picked.name, [launch.variant.name for launch in plan.launches]
 
 
-def _makes(case: Case, device: Representative, name: str | None, kernels: list[str]) -> bool:
+def _uses_only(case: Case, device: Representative, name: str | None, kernels: list[str]) -> bool:
     """Return whether the candidate of this name computes the case by exactly these kernels."""
     try:
         plan = static_plan.plan(case, device, Chooser(name))
@@ -59,10 +59,10 @@ def counted(case: Case, device: Representative) -> Row:
     ``moved`` is the bytes of all touched sectors over the fewest bytes of the layer: above 1, caches must absorb the
     rest.
     """
-    name, kernels = _chosen(case, device)
+    name, kernels = _choice(case, device)
     small = scaled(case, device)
     plain = replace(small, precision="ieee")
-    if _makes(plain, device, name, kernels):  # same kernels in "ieee": share the emulated result
+    if _uses_only(plain, device, name, kernels):  # same kernels in "ieee": share the emulated result
         small = plain
     layer = small.layer
     traffic = _emulated(small, name, device)

@@ -26,8 +26,8 @@ LOST = 3  # exit status of a step that lost its CUDA context and can continue in
 ABSENT = 4  # exit status of a step whose library is not installed: "not run", not a failure
 NO_DEBUGGER = "cuda-gdb is not installed, so there is no backtrace"
 _POLL = 0.1
-_ENDING = 10.0  # seconds to wait for a killed process; one blocked in the driver may never end
-_DUMPING, _READING = 8.0, 20.0
+_KILL_SECONDS = 10.0  # seconds to wait for a killed process; one blocked in the driver may never end
+_DUMP_SECONDS, _READ_SECONDS = 8.0, 20.0
 _RESTARTS = 20
 _TAIL = 4096  # bytes of output to inspect when a step hangs
 _IN_DUMP = ("info cuda kernels", "info cuda warps", "bt 4")
@@ -104,14 +104,14 @@ def supervise(
             return Outcome(step.name, how, seconds, tail)
         lost = how != "passed" and _end_open_rows(rows_path, step.of or step.name, how, stuck or tail)
         if how in ("passed", "failed") and not lost:
-            return Outcome(step.name, "failed" if blamed else how, seconds, _blame(blamed) or tail)
+            return Outcome(step.name, "failed" if blamed else how, seconds, _failed_rows(blamed) or tail)
         if not lost and process.poll() != LOST:  # a process that exits with LOST has ended its row itself
             return Outcome(step.name, how, seconds, f"in no row: {stuck or tail}")
         blamed += max(lost, 1)
-    return Outcome(step.name, "failed", time.monotonic() - start, f"given up: {_blame(blamed)}")
+    return Outcome(step.name, "failed", time.monotonic() - start, f"given up: {_failed_rows(blamed)}")
 
 
-def _blame(count: int) -> str:
+def _failed_rows(count: int) -> str:
     return f"{count} rows hung or died" if count else ""
 
 
@@ -185,7 +185,7 @@ class _Process:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_ENDING)
+            self._process.wait(_KILL_SECONDS)
 
     def _dump_variables(self) -> dict[str, str]:
         return {
@@ -204,12 +204,12 @@ class _Process:
             return f"{said} ({NO_DEBUGGER})"
         dump = self._dump()
         if dump is None:
-            return f"{said} (no core dump in {_DUMPING:g} s)"
+            return f"{said} (no core dump in {_DUMP_SECONDS:g} s)"
         command = [tool, "-batch", "-ex", f"target cudacore {dump}"]
         for question in _IN_DUMP:
             command += ["-ex", question]
         with suppress(OSError, subprocess.SubprocessError):
-            found = subprocess.run(command, capture_output=True, text=True, timeout=_READING, check=False).stdout
+            found = subprocess.run(command, capture_output=True, text=True, timeout=_READ_SECONDS, check=False).stdout
             with self._log.open("a", encoding="utf-8") as log:
                 log.write(f"\n$ {' '.join(command)}\n{found}\n")
             return f"{said} ({' '.join(found.split())[-600:]})"
@@ -222,7 +222,7 @@ class _Process:
                 descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
                 os.write(descriptor, b"x")
                 os.close(descriptor)
-        size, until = -1, time.monotonic() + _DUMPING
+        size, until = -1, time.monotonic() + _DUMP_SECONDS
         while time.monotonic() < until:
             time.sleep(0.5)
             found = max(self._folder.glob("core.*"), default=None, key=lambda path: path.stat().st_size)

@@ -34,9 +34,9 @@ from gpuconv.rules import dtypes
 
 STEP, REFERENCE = "sweep", "reference"
 REPLAYS = 5
-_FAR = 3.0  # kernels slower than this multiple of the best time are not repeated
-_UNSURE = 3e-4  # seconds that host overhead or a cold instruction cache may add to a single run
-_TURN = 54  # each stratum starts this many layers after the previous one, so that all families come early
+_MAX_SLOWDOWN = 3.0  # kernels slower than this multiple of the best time are not repeated
+_UNCERTAIN_SECONDS = 3e-4  # seconds that host overhead or a cold instruction cache may add to a single run
+_STRATUM_OFFSET = 54  # each stratum starts this many layers after the previous one, so that all families come early
 _RESERVE = 2.0  # no case is started with less than this many seconds left
 
 
@@ -147,7 +147,7 @@ def stratified(cases: Sequence[Case]) -> list[Case]:
     groups: dict[tuple[str, ...], list[Case]] = {}
     for case in cases:
         groups.setdefault((case.layer.kind, case.dtype, case.precision, case.layout), []).append(case)
-    starts = [(_TURN * number % len(found), found) for number, found in enumerate(groups.values())]
+    starts = [(_STRATUM_OFFSET * number % len(found), found) for number, found in enumerate(groups.values())]
     turned = [found[start:] + found[:start] for start, found in starts]
     return [case for turn in zip_longest(*turned) for case in turn if case is not None]
 
@@ -283,11 +283,11 @@ class _Walk:
 
     def _timed(self, call: Any, once: float, modelled: float) -> Line:
         best = min((line["seconds"] for line in self.ended if "seconds" in line), default=float("inf"))
-        if once > _FAR * best + _UNSURE:
+        if once > _MAX_SLOWDOWN * best + _UNCERTAIN_SECONDS:
             return {"seconds": _rounded(once), "replays": 0}
         replay = self._bench.replay(call, min(once, 2 * modelled))
         samples = [replay()]
-        while len(samples) < REPLAYS and samples[0] <= _FAR * best:
+        while len(samples) < REPLAYS and samples[0] <= _MAX_SLOWDOWN * best:
             samples.append(replay())
         return {"seconds": _rounded(median(samples)), "replays": len(samples)}
 

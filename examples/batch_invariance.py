@@ -18,8 +18,8 @@
 # logits that differ in their last bits, because products of other shapes add the same terms in another order. Logs do
 # not compare, caches miss, and a policy that was sampled in one batch and evaluated in another is not the same policy.
 #
-# With `invariant="batch"` an image's result has the same bits whatever stands beside it. This page serves a model at
-# batch sizes 1 to 32, without the word and with it, and compares hashes.
+# With `invariant="batch"` an image's result has the same bits in any batch. This page serves a model at batch sizes 1
+# to 32, without this argument and with it, and compares hashes.
 #
 # To run it: `pip install -e ".[examples]"` in a checkout, then `jupyter lab examples/batch_invariance.ipynb`.
 
@@ -73,12 +73,12 @@ images = random.standard_normal((32, 3, 32, 32), np.float32)
 # %% [markdown]
 # ## A server
 #
-# It answers all images in batches of one size. What a client keeps of an answer is a hash of its bytes.
+# It answers all images in batches of one size. A client keeps a hash of the answer's bytes.
 
 
 # %%
 def answers(rep: backend.Rep, size: int) -> list[str]:
-    """Return the hash of every image's logits, served so many at a time."""
+    """Return the hash of every image's logits, served in batches of this size."""
     logits = np.concatenate(
         [
             rep.run([images[first : first + size]])["logits"]
@@ -113,7 +113,7 @@ assert all(
 # %% [markdown]
 # ## What cannot be kept
 #
-# Some operators bring images together by what they are. They are named once, when they run, and in the report.
+# Some operators combine images by definition. They are named once, when they run, and in the report.
 
 # %%
 centred = onnx.parser.parse_model("""

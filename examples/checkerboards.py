@@ -74,10 +74,10 @@ for kernel, stride in ((2, 2), (3, 2), (4, 2), (5, 2), (4, 3), (6, 3)):
 #
 # ## The same by phases
 #
-# Outputs a stride apart meet the same taps: those t with (o + pad − t) divisible by s. So the outputs fall into s
+# Outputs a stride apart have the same taps: those t with (o + pad − t) divisible by s. So the outputs fall into s
 # phases along each axis, and each phase is an ordinary Conv of stride 1 with its own part of the kernel. A kernel of
 # 3 with stride 2 has two taps for the even phase and one for the odd phase. gpuconv's kernels compute it so: no zeros
-# are put between the inputs and multiplied, and no two threads add to one output. In NumPy, along one axis:
+# are inserted between the inputs and multiplied, and no two threads add to one output. In NumPy, along one axis:
 
 
 # %%
@@ -143,8 +143,8 @@ pictures = {
 assert all(picture.shape == (1, 1, 128, 128) for picture in pictures.values())
 
 # %% [markdown]
-# A checkerboard is the highest frequency there is: in the spectrum it stands in the corner and in the middle of the
-# edges. How much of a picture's size does it have, compared with the mean?
+# A checkerboard is the highest possible frequency: in the spectrum it is in the corner and in the middle of the edges.
+# How large is its amplitude, compared with the picture's mean?
 
 
 # %%

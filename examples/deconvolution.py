@@ -68,7 +68,7 @@ print(inner(y, dy), inner(x, dx), inner(w, dw))
 assert inner(y, dy) == inner(x, dx) == inner(w, dw)
 
 # %% [markdown]
-# A derivative by differences agrees too. (Of a linear function the difference is exact, whatever the step.)
+# A derivative by differences agrees too. (For a linear function the difference is exact, with any step.)
 
 # %%
 step = np.zeros_like(w)
@@ -145,16 +145,16 @@ assert losses[-1] < 0.01 * losses[0]
 # More steps would fit the noise as well. That is the inverse problem's fault and not the gradients'; stopping early
 # is one of the remedies.
 #
-# ## A blur that is not known
+# ## An unknown blur
 #
-# Now let both images be there, as when a camera is calibrated, and the kernel be looked for. The same loss, the other
-# gradient: `conv_weight_grad`. Neighbouring pixels are so alike that plain descent crawls, so we go along conjugate
-# directions, which need nothing but the gradient of a quadratic loss either.
+# Now both images are given, as when a camera is calibrated, and the kernel is unknown. The loss is the same, with the
+# other gradient: `conv_weight_grad`. Neighbouring pixels are so similar that plain descent converges slowly, so we use
+# conjugate gradients, which also need only the gradient of a quadratic loss.
 
 
 # %%
 def find_blur(sharp, blurred, taps, steps):
-    """Return the kernel that makes one image of the other, by conjugate gradients."""
+    """Return the kernel that blurs one image to the other, by conjugate gradients."""
     images, shape = place(sharp), (1, 1, taps, taps)
     weights = place(np.zeros(shape, np.float32))
     gradient = -gpuconv.conv_weight_grad(

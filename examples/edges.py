@@ -43,8 +43,8 @@ print(photo.shape, photo.dtype)
 # %% [markdown]
 # ## A bank of filters is one Conv
 #
-# Every filter becomes one output channel. All have 15 × 15 taps here, so the two Sobel filters stand in the middle of
-# zeros. Gabor functions are waves under a bell: they answer to stripes of one width and direction.
+# Every filter becomes one output channel. All have 15 × 15 taps here, so the two Sobel filters are padded with zeros.
+# Gabor functions are waves in a Gaussian window: they respond to stripes of one width and direction.
 
 # %%
 rows, columns = np.mgrid[-7:8, -7:8].astype(np.float32)

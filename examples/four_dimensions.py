@@ -39,11 +39,11 @@ except gpuconv.DeviceError as error:
     print("on the CPU, since", error)
 
 # %% [markdown]
-# ## What it is
+# ## Definition
 #
-# A Conv over (time, depth, rows, columns) is a sum, over the taps along time, of Convs over the other three axes.
-# That is how it can be had from a framework that stops at three, at the price of as many calls and additions; and it
-# is how we can check it.
+# A Conv over (time, depth, rows, columns) is a sum, over the taps along time, of Convs over the remaining three axes.
+# A framework with up to three axes can compute it that way, with one call and one addition for each tap; and we can use
+# it as a check.
 
 # %%
 random = np.random.default_rng(0)
@@ -88,8 +88,8 @@ for frame in range(frames):
 # The best linear detector of a known shape in noise is a Conv with that shape (a matched filter). For one volume the
 # shape is the speck. For seven volumes it is the speck's path: one filter in four dimensions for each velocity. Here
 # are the 27 with steps of −1, 0 and 1 along each axis. A path spans up to 7 voxels and the speck 2 more on each side,
-# so a kernel has 7 × 11 × 11 × 11 taps. All filters have a norm of one, so that noise alone has a standard deviation
-# of one after them.
+# so a kernel has 7 × 11 × 11 × 11 taps. All filters have a norm of one, so that the standard deviation of noise stays
+# one.
 
 # %%
 length, reach = 7, 5

@@ -15,12 +15,12 @@
 # # Implicit GEMM, explained from the real kernel
 #
 # A convolution is a matrix product in disguise, and matrix products are what processors are best at. The obvious way
-# to use that is to write the matrix down (im2col); the better one is to let a kernel make the pieces of it that it
-# needs, when it needs them. That is the implicit GEMM, which makes most of gpuconv's dense convolutions.
+# to use that is to write the matrix to memory (im2col); a better one is a kernel that gathers parts of the matrix when
+# it needs them. That is the implicit GEMM, which computes most of gpuconv's dense convolutions.
 #
 # This page does three things: the index arithmetic, in NumPy; the loop over tiles, in NumPy; and then the CUDA kernel
 # itself, which runs here without a GPU, on the emulated device of the package `emulated_cuda`. Its emulator executes
-# the PTX that NVIDIA's compiler makes of the kernel, instruction by instruction, and counts what it does.
+# the kernel's PTX from NVIDIA's compiler, instruction by instruction, and counts instructions and memory accesses.
 #
 # To run it: `pip install -e ./emulated_cuda -e ".[cuda13,examples]"` in a checkout, then `jupyter lab
 # examples/implicit_gemm.ipynb`. It needs g++.
@@ -94,14 +94,14 @@ assert (
 print(f"x has {x.nbytes / 1e3:.0f} KB, the matrix {matrix.nbytes / 1e3:.0f} KB")
 
 # %% [markdown]
-# The matrix is nine times as large as x, since each element stands in it once for every tap. Writing it and reading
-# it again costs more than all else; and that is the only reason for what follows.
+# The matrix is nine times as large as x, since it contains each element once for every tap. Writing it and reading it
+# again costs more than everything else, and the tiles below avoid that.
 #
 # ## The tiles
 #
-# A block of threads makes a tile of BLOCK_M × BLOCK_N outputs. It goes through K in slices of BLOCK_K: it brings
-# BLOCK_M × BLOCK_K weights and BLOCK_K × BLOCK_N activations into shared memory, and multiplies them. Of the matrix
-# only that one piece exists at a time. In NumPy, with the kernel's letters:
+# A block of threads computes a tile of BLOCK_M × BLOCK_N outputs. It goes through K in slices of BLOCK_K: it loads
+# BLOCK_M × BLOCK_K weights and BLOCK_K × BLOCK_N activations into shared memory, and multiplies them. Only that one
+# piece of the matrix exists at any time. In NumPy, with the kernel's letters:
 
 
 # %%
@@ -128,14 +128,14 @@ for block_m, block_n in ((64, 64), (128, 128)):
     print(f"{each:.1f} multiply-adds for each")
 
 # %% [markdown]
-# An element that is loaded serves a whole row or column of the tile: BLOCK_M·BLOCK_N / (BLOCK_M + BLOCK_N)
-# multiply-adds for each, 32 and 64 with these tiles, a little less where tiles reach over the end. Large tiles load
-# less; small ones are more, and keep more multiprocessors busy. Choosing is what the planner does.
+# A loaded element is used for a whole row or column of the tile: BLOCK_M·BLOCK_N / (BLOCK_M + BLOCK_N) multiply-adds
+# for each, 32 and 64 with these tiles, a little less where tiles extend beyond the end. Large tiles load less; small
+# tiles are more numerous, and keep more multiprocessors busy. The planner chooses among them.
 #
 # ## The kernel
 #
-# Here is its main loop, as it stands in `kernels_cu/conv/gemm/implicit_gemm.cuh`. While one slice is multiplied, the
-# next ones are already on their way into other buffers (`fetch` starts asynchronous copies).
+# Here is its main loop from `kernels_cu/conv/gemm/implicit_gemm.cuh`. While one slice is multiplied, the next ones are
+# already being copied into other buffers (`fetch` starts asynchronous copies).
 
 # %%
 source = (checkout / "kernels_cu" / "conv/gemm/implicit_gemm.cuh").read_text(
@@ -145,9 +145,9 @@ start = source.index("template <class Multiplier> DEVICE void accumulate")
 print(source[start : source.index("\n}\n", start) + 2])
 
 # %% [markdown]
-# Now it runs. `to_device` copies to the emulated device, on which CuPy launches the kernels; `offers.picking` stands in
-# for the planner's choice, so that we can compare tiles; `watched` sees every launch. Every access to memory is checked
-# for bounds, alignment, initialisation and races on the way.
+# Now it runs. `to_device` copies to the emulated device, on which CuPy launches the kernels; `offers.picking` replaces
+# the planner's choice, so that we can compare tiles; `watched` records every launch. Every access to memory is checked
+# for bounds, alignment, initialisation and races.
 
 
 # %%
@@ -178,8 +178,8 @@ for tile in ("64x64x16", "128x128x16"):
 # %% [markdown]
 # ## What it did
 #
-# The emulator counts per instruction and per source line. First the multiply-adds: each block makes its whole tile
-# for all of K, and not one more.
+# The emulator counts per instruction and per source line. First the multiply-adds: each block computes exactly its
+# whole tile for all of K.
 
 
 # %%
@@ -204,9 +204,9 @@ for tile, launch in launches.items():
     print(f"{share:.0%} of the instructions are multiply-adds")
 
 # %% [markdown]
-# Then memory, in sectors of 32 bytes, which is what crosses the bus of a GPU. Weights are packed beforehand so that a
-# row of them lies in whole sectors. Their count can be said in advance, to the sector: each block reads K rows of its
-# BLOCK_M filters. With activations it is nearly so: a row of 20 pixels begins inside a sector now and then.
+# Then memory, in sectors of 32 bytes, the units that cross the bus of a GPU. Weights are packed beforehand so that a
+# row of them fills whole sectors. Their count can be predicted exactly: each block reads K rows of its BLOCK_M filters.
+# For activations the prediction is close: some rows of 20 pixels begin inside a sector.
 
 # %%
 traffic = {}
@@ -231,9 +231,9 @@ assert traffic["64x64x16"]["activations"] == 2 * traffic["128x128x16"]["activati
 
 # %% [markdown]
 # With tiles of 64 filters there are two rows of tiles, and each reads all activations: twice as many sectors. (Many
-# of these come from the L2 cache; the emulator counts what the multiprocessors ask for.) Shared memory has 32 banks,
-# and threads of a warp that want different words of one bank must wait for each other. The kernel's pitches are made
-# so that this never happens:
+# of these come from the L2 cache; the emulator counts the requests of the multiprocessors.) Shared memory has 32 banks,
+# and threads of a warp that access different words of one bank must wait for each other. The kernel's pitches prevent
+# that:
 
 # %%
 for launch in launches.values():

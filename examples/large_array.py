@@ -1,8 +1,8 @@
-"""An array that need not fit into memory, convolved and pooled a block at a time, with the memory that it took.
+"""An array that may exceed the memory, convolved and pooled block by block, with the memory that it used.
 
 Run it with ``python examples/large_array.py [extent [columns]]``; it needs Linux and dask (the extra ``[dask]``). The
 array has four channels of extent x extent float32 numbers: 0.27 GB for 4096, 4.3 GB for 16384. Its blocks have 16.8 MB
-each, and that many columns: by default whole rows.
+each, and the given number of columns: by default whole rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 
 def main(extent: int = 1024, columns: int | None = None) -> None:
-    """Compute the largest value after a convolution and a pooling, and say where it is."""
+    """Compute the largest value after a convolution and a pooling, and print its position."""
     if importlib.util.find_spec("dask") is None:
         print("dask is not installed; pip install gpuconv[dask]")
         return

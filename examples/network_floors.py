@@ -14,11 +14,11 @@
 # %% [markdown]
 # # A whole network against its floors
 #
-# How quick could a layer be? It must read its input and its weights and write its output once, and it must do its
-# multiply-adds: the longer of the two times is its floor. (Algorithms with fewer multiplications, as Winograd's, are
-# another matter, and less exact.) How close a program comes tells whether a layer is worth looking at. This page does
-# that for ResNet-50: every convolution is run and checked; times on a CPU are shown as they were measured and stored;
-# times on a GPU are modelled, for a device that need not be there.
+# How fast could a layer be? It must read its input and its weights and write its output once, and it must do its
+# multiply-adds: the longer of the two times is its floor. (Algorithms with fewer multiplications, like Winograd's, are
+# not considered; they are less exact.) The ratio to the floor shows which layers are worth optimizing. This page does
+# that for ResNet-50: every convolution is run and checked; times on a CPU were measured and stored; times on a GPU are
+# modelled, for a device that need not be present.
 #
 # To run it: `pip install -e ".[examples]"` in a checkout, then `jupyter lab examples/network_floors.ipynb`. It uses
 # `benchmarks/` of the checkout, which does the same for 74 layers of many networks, and its stored results.
@@ -59,7 +59,7 @@ except gpuconv.DeviceError as error:
 # ## The network
 #
 # A stem, a pooling, then sixteen blocks of three convolutions each: 1 × 1 to fewer channels, 3 × 3, 1 × 1 to more.
-# Their input is added to their output, by way of another 1 × 1 where the shapes differ.
+# Their input is added to their output, after another 1 × 1 convolution if the shapes differ.
 
 
 # %%
@@ -125,8 +125,8 @@ assert (
 # %% [markdown]
 # ## Running it
 #
-# Weights are random, of a size that keeps the activations' size. Each convolution gets the activations that it would
-# meet, and its result is compared with sums in float64 at some places, each within its own bound.
+# Weights are random, with a magnitude that keeps that of activations. Each convolution gets the activations that it
+# would have in the network, and some of its results are compared with sums in float64, each within its own bound.
 
 # %%
 random = np.random.default_rng(0)
@@ -176,10 +176,10 @@ assert np.isfinite(x).all()
 # %% [markdown]
 # ## Measured: a CPU
 #
-# `python -m benchmarks cpu` timed layers of this network beside ONNX Runtime, and beside a plain matrix product with
-# as many multiply-adds by NumPy's BLAS. That product is what this BLAS makes of the machine at such a size, so it is
-# the unit here; ONNX Runtime's own products are quicker in places, below one. These numbers are stored, not measured
-# on this page.
+# `python -m benchmarks cpu` timed layers of this network, the same in ONNX Runtime, and a plain matrix product with as
+# many multiply-adds by NumPy's BLAS. That product shows what this BLAS reaches on the machine at such a size, so it is
+# the unit here; ONNX Runtime's own products are sometimes faster, below one. These numbers are stored, not measured on
+# this page.
 
 # %%
 record = json.loads(
@@ -207,10 +207,10 @@ assert len(measured) >= 9
 # %% [markdown]
 # ## Modelled: a GPU that is not here
 #
-# The planner has a model of its kernels' times, by which it chooses among them. Against the floors of a datasheet it
-# says how much each kernel should leave. Nothing of this is measured: it is what the kernels' tiles, instructions and
-# traffic come to. Here for 32 images in bfloat16 on an H200, whose tensor cores are so quick that many layers wait
-# for memory.
+# The planner chooses among kernels by a model of their times. Compared with the floors of a datasheet, it predicts how
+# far each kernel is from them. None of this is measured: times are computed from the kernels' tiles, instructions and
+# traffic. The example has 32 images in bfloat16 on an H200, whose tensor cores are so fast that many layers wait for
+# memory.
 
 # %%
 h200 = representative("sm_90a")

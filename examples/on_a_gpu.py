@@ -268,9 +268,9 @@ assert list(times.values()) == sorted(times.values())
 # %% [markdown]
 # ## Speed
 #
-# One layer of ResNet-50 for 32 images, in the ways from above. On a GPU its time is measured, and PyTorch's beside it
-# where PyTorch is installed, and that of gpuconv on the CPU. Without one this is the model's time, over the least that
-# an H200 can take by its datasheet.
+# One layer of ResNet-50 for 32 images, called in the ways from above. On a GPU its time is measured, and that of
+# PyTorch if it is installed, and that of gpuconv on the CPU. Without a GPU you see the modelled time and the shortest
+# possible time of an H200, by its datasheet.
 
 # %%
 from benchmarks.layers import Layer

@@ -40,8 +40,8 @@ from gpuconv.onnx import backend
 # %% [markdown]
 # ## Cases
 #
-# A case is a model of one node and its inputs. The ordinary ones are what ONNX's own node tests look like; the others
-# each ask a question on which implementations differ.
+# A case is a model of one node and its inputs. The ordinary ones are like ONNX's own node tests; each of the remaining
+# ones tests a question on which implementations differ.
 
 # %%
 random = np.random.default_rng(1)

@@ -47,8 +47,8 @@ except gpuconv.DeviceError as error:
 # Activations are (N, C, D1, …, Dn): images, channels, then any number of spatial axes. Weights are (M, C, k1, …, kn):
 # one filter of all input channels for each output channel. Attributes are keywords with ONNX's names and defaults.
 #
-# Here is a photograph, and three filters that take its brightness in three ways: how it changes along rows and along
-# columns (Sobel), and how much a pixel stands out from those around it (Laplace).
+# Here is a photograph, and three filters of its brightness: its changes along rows and along columns (Sobel), and the
+# difference between a pixel and those around it (Laplace).
 
 # %%
 photo = data.chelsea()[20:244, 70:390].astype(np.float32) / 255
@@ -83,8 +83,8 @@ plt.show()
 # %% [markdown]
 # ## MaxPool, and back
 #
-# With `return_indices=True` MaxPool also tells where each maximum was, counted through the whole tensor. `max_unpool`
-# puts the maxima back there: of every 8 × 8 pixels the one with the strongest edge is left.
+# With `return_indices=True` MaxPool also returns where each maximum was, as an index into the whole tensor.
+# `max_unpool` puts the maxima back there: of every 8 × 8 pixels, the one with the strongest edge remains.
 
 # %%
 edges = np.hypot(along_rows, along_columns)[None, None]
@@ -169,8 +169,8 @@ print(
 assert total.item() == 2048 + 1024
 
 # %% [markdown]
-# Padding is nothing: no number stands for it. An infinite weight that meets padding alone adds nothing, where a
-# padding of zeros would have made a NaN of it.
+# Padding has no value. An infinite weight over only padding adds nothing, where a padding of zeros would have resulted
+# in NaN.
 
 # %%
 edge = gpuconv.conv(
@@ -197,8 +197,8 @@ else:
 # %% [markdown]
 # ## What a GPU would do
 #
-# `explain` needs no GPU. It names the kernels that a call launches on a device, the time that it cannot be quicker
-# than, and what the choice was between. Its times are modelled: they put kernels in order, no more.
+# `explain` needs no GPU. It names the kernels that a call launches on a device, a lower bound of its time, and the
+# candidates. Its times are modelled: they only serve to rank kernels.
 
 # %%
 plan = gpuconv.explain(

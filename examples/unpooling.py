@@ -47,8 +47,8 @@ def max_pool(x, **attributes):
 # %% [markdown]
 # ## They count elements of the whole tensor
 #
-# Not of one plane, as PyTorch does: the second channel of the first image begins at H·W. So `x.ravel()[indices]` are
-# the maxima.
+# They do not count within one plane, as in PyTorch: the second channel of the first image begins at H·W. So
+# `x.ravel()[indices]` are the maxima.
 
 # %%
 random = np.random.default_rng(0)
@@ -153,9 +153,9 @@ for attributes, same in (
 # %% [markdown]
 # ## Encoder and decoder
 #
-# Two poolings of 2 × 2 leave one pixel in 16. Enlarged by repetition that is a mosaic; unpooled, every pixel stands
-# where it was, with nothing around it. A Conv that spreads the known pixels over their neighbourhood, and divides by
-# how many there were (a normalised convolution), makes a picture of it, with its bright details in their places.
+# Two poolings of 2 × 2 leave one pixel in 16. Enlarged by repetition that is a mosaic; unpooled, every pixel is where
+# it was, with zeros around it. A Conv that spreads the known pixels over their neighbourhood, and divides by their
+# number (a normalised convolution), turns this into a picture with its bright details in the right positions.
 
 # %%
 photo = data.camera().astype(np.float32)[None, None] / 255

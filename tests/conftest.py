@@ -225,7 +225,7 @@ def _no_devices() -> NoReturn:
 
 @pytest.fixture
 def turn(request: pytest.FixtureRequest) -> int:
-    """The turn of this run, by which a share of the unaffected tests is selected."""
+    """The number that selects a part of the unaffected tests for this run."""
     chosen = request.config.stash.get(CHOICE, None)
     return 0 if chosen is None else chosen.turn
 
@@ -240,7 +240,7 @@ def sent(tmp_path: Path) -> Iterator[Sent]:
 
 @pytest.fixture
 def general_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restrict Conv and ConvTranspose to the general kernels: two launches, one of which packs the weights."""
+    """Restrict Conv and ConvTranspose to the general kernels: one launch packs the weights, another convolves."""
     from gpuconv.cuda.conv import families as conv_families
     from gpuconv.cuda.conv.gemm import ffma, split
 

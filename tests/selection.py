@@ -47,7 +47,7 @@ from tests.kernels import small
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = Path(__file__).with_name("proven.json")
 TURNS = 12
-EMULATOR = "emulated_cuda"  # stands for the emulated device among the files of kernels_cu
+EMULATOR = "emulated_cuda"  # represents the emulated device among the files of kernels_cu
 
 # Steps of ``.ci/run`` that run if one of these files has changed, and otherwise for one in `RARELY` commits.
 STEPS = {

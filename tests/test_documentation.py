@@ -156,7 +156,7 @@ def test_code_fits_into_the_site() -> None:
     assert len(pieces) > 100
     for name, piece in pieces:
         for line in piece.splitlines():
-            assert len(line) <= 88 or line.startswith("# "), f"{name}: {line}"  # what is printed is as long as it is
+            assert len(line) <= 88 or line.startswith("# "), f"{name}: {line}"  # printed output is not wrapped
 
 
 def test_links_lead_to_files_and_headings_that_are_there() -> None:
@@ -269,7 +269,7 @@ def records() -> dict[str, Any]:
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
-# A size in the README may be off by this share of the record's: gpuconv's own wheel grows with every change.
+# A size in the README may differ by this fraction from the record's: gpuconv's own wheel grows with every change.
 OFF = {"wheels_mb": 0.05, "gpuconv_mb": 0.2, "installed_mb": 0.05}
 
 

@@ -35,7 +35,7 @@ SNIPPETS = [
     for page in PAGES
     for snippet in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 ]
-SCRIPTS = [  # that are no notebooks: .ci/run runs those after it has installed what they draw with
+SCRIPTS = [  # not notebooks, which .ci/run runs after it has installed their plotting libraries
     path
     for path in sorted((ROOT / "examples").glob("*.py"))
     if "# %% [markdown]" not in path.read_text(encoding="utf-8")
@@ -159,7 +159,7 @@ def test_examples_in_docstrings(room: str) -> None:
                     module = importlib.import_module(name)
                 except ImportError:
                     if name.startswith("gpuconv.judge.adapters."):
-                        continue  # what it judges is not installed
+                        continue  # the judged library is not installed
                     raise
                 failed, _ = doctest.testmod(module)
                 assert not failed

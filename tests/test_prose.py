@@ -16,7 +16,7 @@ COLUMNS = 120  # as in `.clang-format`, which no test needs
 @pytest.mark.parametrize("page", TOOL["PAGES"], ids=lambda page: page.name)
 def test_sentences_are_short(page: Path) -> None:
     found = TOOL["sentences"](page.read_text(encoding="utf-8"))
-    if not found:  # a page that includes another
+    if not found:  # a page that includes another page
         pytest.skip("no sentences")
     middle, share = TOOL["figures"]([TOOL["words"](one) for one in found])
     assert middle <= TOOL["MEDIAN"]

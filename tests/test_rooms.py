@@ -15,7 +15,7 @@ from tests.harness.imports import PACKAGE, imports, name_of
 MOST_MODULES = 16  # of a folder
 PLANNING = frozenset({"cuda.plan", "cuda.build.variant", "cuda.build.params", "cuda.build.structs"})
 
-# What the modules of a room may import: others of the same room, and what begins so.
+# The modules that a part's modules may import: those of the same part, and those with these prefixes.
 WAYS = {
     "rules": frozenset({"_errors", "_environment"}),
     "cuda.build": frozenset({"_errors", "_environment", "cuda.turns", "rules.dtypes"}),
@@ -26,10 +26,10 @@ WAYS = {
     "cuda.pool": PLANNING | {"rules"},
     "cuda.weight_grad": PLANNING | {"cuda.passes", "cuda.conv.gemm.fragments", "rules"},
     "judge": frozenset({"rules.cases", "onnx.backend", "_errors"}),
-    "judge.definition": frozenset(),  # the truth that all else is compared with
+    "judge.definition": frozenset(),  # the reference that everything is compared with
 }
-APART = ("onnx", "dask", "compat", "cli", "judge", "testing")  # the core does not know them
-CUPY = {  # modules that know CuPy, which `import gpuconv` and the CPU do without
+APART = ("onnx", "dask", "compat", "cli", "judge", "testing")  # the core does not import them
+CUPY = {  # modules that use CuPy, which `import gpuconv` and the CPU do not need
     "cuda.call.device": "it is what calls the device",
     "onnx.operators.form": "elementwise operators are those of the library that an array is from",
 }
@@ -141,7 +141,7 @@ def test_what_users_read_imports_nothing_from_tests() -> None:
     root = Path(__file__).parents[1]
     pages = [root / "README.md", *(root / "docs").glob("*.md"), *(root / "examples").glob("*.ipynb")]
     assert len(pages) >= 20
-    wrong = re.compile(r"(^|\")\s*(from|import) tests\b", re.MULTILINE)  # lines of a notebook's cell are texts
+    wrong = re.compile(r"(^|\")\s*(from|import) tests\b", re.MULTILINE)  # lines of a notebook's cell are strings
     assert not [path.name for path in pages if wrong.search(path.read_text(encoding="utf-8"))]
 
 

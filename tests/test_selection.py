@@ -82,7 +82,7 @@ def test_a_test_without_kernels_runs_when_the_package_or_a_room_that_it_names_ch
     assert sum(turns_of(item)) == 1
     assert all(turns_of(item, rooms=frozenset({"gpuconv"})))
     assert all(turns_of(item, rooms=frozenset({"judge"})))
-    assert sum(turns_of(item, rooms=frozenset({"d" + "ask"}))) == 1  # a word that this module does not have
+    assert sum(turns_of(item, rooms=frozenset({"d" + "ask"}))) == 1  # a word that this module does not contain
     assert not any(turns_of(item._replace(marks=("thorough",))))
 
 
@@ -207,7 +207,7 @@ def test_modules_count_for_the_kernels_that_they_plan() -> None:
     for everywhere in ("cuda.plan.offers", "cuda.call.prepared", "cuda.call.device", "cuda.build.params"):
         assert by_module[everywhere] == SOURCES
     axis = {source for source in SOURCES if "cuda.pool.axis" in planners[source]}
-    assert axis == {"pool/axis.cu", "complex.cu"}  # calls of complex numbers have parts of any family
+    assert axis == {"pool/axis.cu", "complex.cu"}  # calls of complex numbers use parts of any family
     mma = {source for source in SOURCES if "cuda.conv.gemm.mma_tile" in planners[source]}
     assert "conv/gemm/conv.cu" in mma
     assert not any(source.startswith(("pool/", "conv/direct/", "passes/")) for source in mma)

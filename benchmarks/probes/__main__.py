@@ -18,7 +18,7 @@ from benchmarks.progress import Rows
 from benchmarks.supervision import LOST, leave
 from gpuconv import CompileError
 
-_BAD = ("failed", "hung", "died")
+_FAILURES = ("failed", "hung", "died")
 _MOST_KEPT, _MOST_SHOWN = 1500, 160  # characters of a detail
 
 
@@ -56,13 +56,13 @@ def main(argv: Sequence[str] | None = None, device: Device | None = None) -> int
         status, detail = outcome
         seconds = round(time.monotonic() - begin, 3)
         rows.end(name, status, detail=detail[:_MOST_KEPT], seconds=seconds)
-        print(f"{name:66} {status:8} {seconds:6.2f} s  {_cut(detail)}", flush=True)
+        print(f"{name:66} {status:8} {seconds:6.2f} s  {_shortened(detail)}", flush=True)
         if time.monotonic() > end:
             break
-    return int(any(row["status"] in _BAD for row in rows.ended.values()))
+    return int(any(row["status"] in _FAILURES for row in rows.ended.values()))
 
 
-def _cut(detail: str) -> str:
+def _shortened(detail: str) -> str:
     return detail if len(detail) <= _MOST_SHOWN else f"{detail[:_MOST_SHOWN]}…"
 
 

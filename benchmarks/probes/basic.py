@@ -39,7 +39,7 @@ def _copies(device: Device) -> Iterator[Comparison]:
     yield from _copies_from(device, nowhere=False)
 
 
-def _copies_of_nothing(device: Device) -> Iterator[Comparison]:
+def _copies_without_source(device: Device) -> Iterator[Comparison]:
     yield from _copies_from(device, nowhere=True)
 
 
@@ -79,13 +79,13 @@ def _rounded(device: Device) -> Iterator[Comparison]:
     yield "cvt.rna.tf32 of NaN", np.ones(2, bool), np.isnan(got[2:].view(np.float32))
 
 
-def _larger_of(x: Any, order: Any, nan: Any, canonical: int) -> Any:
+def _expected_maxima(x: Any, order: Any, nan: Any, canonical: int) -> Any:
     """Return the larger of all pairs as bit patterns; ``order`` ranks the numbers, with +0 above -0."""
     result = np.where(order[:, None] >= order[None, :], x[:, None], x[None, :])
     return np.where(nan[:, None] | nan[None, :], x.dtype.type(canonical), result)
 
 
-def _place(x: Any) -> Any:
+def _rank(x: Any) -> Any:
     """Return integers in the order of the floating-point numbers with these patterns; -0 ranks below +0."""
     sign = x >> (8 * x.itemsize - 1)
     magnitude = (x & x.dtype.type((1 << 8 * x.itemsize - 1) - 1)).astype(np.int64)
@@ -97,7 +97,7 @@ def _larger(device: Device) -> Iterator[Comparison]:
     x = np.concatenate((x, x | np.uint32(1 << 31)))
     nan = (x & 0x7FFFFFFF) > _INFINITY
     (got,) = device.run(Program("basic", "larger"), len(x), [x.view(np.float32), Result((len(x), len(x)))])
-    yield "max.NaN.f32", _larger_of(x, _place(x), nan, 0x7FFFFFFF), got
+    yield "max.NaN.f32", _expected_maxima(x, _rank(x), nan, 0x7FFFFFFF), got
     for name, infinity, one in (("f16", 0x7C00, 0x3C00), ("bf16", 0x7F80, 0x3F80)):
         x = np.array(
             [0, 1, 2, 0x3FF, 0x400, one, one + 1, one * 2 - 0x4000, infinity - 1, infinity, infinity + 1], np.uint16
@@ -106,7 +106,7 @@ def _larger(device: Device) -> Iterator[Comparison]:
         pairs = np.stack((x, np.roll(x, 5)), 1)
         arguments = [pairs.view(np.uint32)[:, 0], Result((len(x), len(x)))]
         (got,) = device.run(Program("basic", f"larger_{name}"), len(x), arguments)
-        halves = [_larger_of(y, _place(y), (y & 0x7FFF) > infinity, 0x7FFF) for y in np.ascontiguousarray(pairs.T)]
+        halves = [_expected_maxima(y, _rank(y), (y & 0x7FFF) > infinity, 0x7FFF) for y in np.ascontiguousarray(pairs.T)]
         yield f"max.NaN.{name}x2", np.stack(halves, -1).view(np.uint32)[..., 0], got
 
 
@@ -178,4 +178,4 @@ PROBES = (
     _probe("cp.async in groups", _groups, "copies_in_groups"),
     _probe("named barriers", _turns, "turns"),
 )
-RISKY = (_probe("cp.async of nothing, from no address", _copies_of_nothing, "copies_4", "copies_8", "copies_16"),)
+RISKY = (_probe("cp.async of nothing, from no address", _copies_without_source, "copies_4", "copies_8", "copies_16"),)

@@ -128,7 +128,7 @@ def _recorded(name: str, kind: str, form: Form | None, recorder: Recorder) -> An
         verdicts = "; ".join(f"{rule}: {_verdict(sums, got)}" for rule, sums in by_rule.items())
         rule = next((one for one, sums in by_rule.items() if not difference(sums, got)), "")
         if not rule:
-            closest, sums = _closest(inputs, kind, got)
+            closest, sums = _closest_rule(inputs, kind, got)
             rule = f"neither the emulator's nor what was published, but {closest}"
             by_rule[rule] = sums
         yield f"the closest rule is {rule}", by_rule[rule], got
@@ -146,7 +146,7 @@ def _verdict(expected: Any, got: Any) -> str:
     return f"no, {found}" if found else f"yes, all {got.size} sums"
 
 
-def _closest(inputs: tuple[Any, ...], kind: str, got: Any) -> tuple[rules.Fused, Any]:
+def _closest_rule(inputs: tuple[Any, ...], kind: str, got: Any) -> tuple[rules.Fused, Any]:
     """Return the rule of the family that matches most of the first sums, and all sums by that rule."""
     some = max(1, _SEARCHED // got[0].size)
     first = tuple(one[:some] for one in inputs)
@@ -168,7 +168,7 @@ _PLACED = {
 }
 
 
-def _placed(kind: str, forms: tuple[Form | None, ...]) -> Any:
+def _at_many_positions(kind: str, forms: tuple[Form | None, ...]) -> Any:
     """Return a run that repeats one sum at half of all rows and columns, between other sums, for each form."""
 
     def run(device: Device) -> Generator[Comparison, None, str]:
@@ -181,7 +181,7 @@ def _placed(kind: str, forms: tuple[Form | None, ...]) -> Any:
         for form in forms:
             shape = (64, form.columns) if form else (16, 8)
             a, b, c = operands(kind, tiles, *shape, SEED + 2)
-            in_rows, in_columns = (_some(tiles, size) for size in shape)
+            in_rows, in_columns = (_random_mask(tiles, size) for size in shape)
             a[in_rows], b[in_columns] = row[in_rows.nonzero()[0]], column[in_columns.nonzero()[0]]
             chosen = in_rows[:, :, None] & in_columns[:, None, :]
             c[chosen] = summand[chosen.nonzero()[0]]
@@ -191,13 +191,13 @@ def _placed(kind: str, forms: tuple[Form | None, ...]) -> Any:
             yield f"{form or 'mma.sync'}: one sum at all rows and columns", one[of_tile], got
             sums.append(one)
             yield f"{form or 'mma.sync'}: as {forms[0] or 'mma.sync'}", sums[0], one
-        own = mma.multiplied(device, kind, *_alone(row, column, summand, kind))[:, 0, 0]
+        own = mma.multiplied(device, kind, *_single_sum_operands(row, column, summand, kind))[:, 0, 0]
         return f"mma.sync has the same sums: {_verdict(own, sums[0])}"
 
     return run
 
 
-def _some(tiles: int, size: int) -> Any:
+def _random_mask(tiles: int, size: int) -> Any:
     """Return a random mask of the rows that take part in each tile, at least one per tile."""
     random = np.random.Generator(np.random.PCG64(SEED + size))
     found = random.integers(0, 2, (tiles, size)) == 1
@@ -205,14 +205,14 @@ def _some(tiles: int, size: int) -> Any:
     return found
 
 
-def _alone(row: Any, column: Any, summand: Any, kind: str) -> tuple[Any, Any, Any]:
+def _single_sum_operands(row: Any, column: Any, summand: Any, kind: str) -> tuple[Any, Any, Any]:
     a, b = np.zeros((len(row), 16, DEPTH[kind]), row.dtype), np.zeros((len(row), 8, DEPTH[kind]), row.dtype)
     c = np.zeros((len(row), 16, 8), np.float32)
     a[:, 0], b[:, 0], c[:, 0, 0] = row, column, summand
     return a, b, c
 
 
-def _stepwise(form: Form) -> Any:
+def _group_against_steps(form: Form) -> Any:
     """Return a run that compares a wgmma group over a slice of K with its steps as separate launches."""
 
     def run(device: Device) -> Iterator[Comparison]:
@@ -234,12 +234,14 @@ def probes(recorder: Recorder) -> tuple[Probe, ...]:
         own = Program("mma", f"mma_{kind}")
         name = f"mma_{kind}"
         found.append(Probe(f"sums of mma.sync {kind}", _recorded(name, kind, None, recorder), (own,)))
-        found.append(Probe(f"places of sums of mma.sync {kind}", _placed(kind, (None,)), (own,)))
+        found.append(Probe(f"places of sums of mma.sync {kind}", _at_many_positions(kind, (None,)), (own,)))
     for kind in KINDS:
         form, own = Form(kind, 256), Program("mma", f"mma_{kind}")
         run = _recorded(f"wgmma_{kind}", kind, form, recorder)
         found.append(Probe(f"sums of wgmma {kind}", run, (form.program,), HOPPER))
-        found.append(Probe(f"steps of wgmma {kind}", _stepwise(form), (form.program,), HOPPER))
+        found.append(Probe(f"steps of wgmma {kind}", _group_against_steps(form), (form.program,), HOPPER))
         programs = (*(one.program for one in _PLACED[kind]), own)
-        found.append(Probe(f"places of sums of wgmma {kind}", _placed(kind, _PLACED[kind]), programs, HOPPER))
+        found.append(
+            Probe(f"places of sums of wgmma {kind}", _at_many_positions(kind, _PLACED[kind]), programs, HOPPER)
+        )
     return tuple(found)

@@ -19,7 +19,7 @@ from gpuconv.cuda.plan.launch import TensorMap
 
 FOLDER = Path(__file__).parent
 Unit = tuple[str, tuple[str, ...]]
-_WITHOUT_ASKING = 48 * 1024  # bytes of shared memory per block without opt-in
+_DEFAULT_SHARED_BYTES = 48 * 1024  # bytes of shared memory per block without opt-in
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Cuda:
         """As `Device.run`; it synchronises, and raises the kernel's error."""
         cupy = sys.modules["cupy"]
         function = self._function(program)
-        if shared_bytes > _WITHOUT_ASKING:
+        if shared_bytes > _DEFAULT_SHARED_BYTES:
             driver = cupy.cuda.driver
             driver.funcSetAttribute(function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
         kept: list[Any] = []

@@ -22,7 +22,7 @@ HOPPER = ("sm_90a",)
 _DTYPES = {"float16": np.uint16, "bfloat16": np.uint16, "float32": np.uint32}
 
 
-def _array(dtype: str, shape: Ints, seed: int) -> Any:
+def _random_bits(dtype: str, shape: Ints, seed: int) -> Any:
     """Return random non-zero bit patterns; shapes are outermost first."""
     size = np.dtype(_DTYPES[dtype]).itemsize
     found = np.random.default_rng(seed).integers(1, 2 ** (8 * size), shape, np.uint64)
@@ -62,7 +62,7 @@ def _boxes(dtype: str, shape: Ints, box: Ints, swizzle: int, corners: Sequence[I
     """Return the run of a box probe; ``padding`` is the number of elements between two rows."""
 
     def run(device: Device) -> Iterator[Comparison]:
-        whole = _array(dtype, (*shape[:-1], shape[-1] + padding), 31)
+        whole = _random_bits(dtype, (*shape[:-1], shape[-1] + padding), 31)
         array = whole[..., : shape[-1]]
         mapped = Mapped(whole, _described(array, dtype, box=box, swizzle=swizzle).described)
         nbytes = int(np.prod(box)) * array.itemsize
@@ -108,7 +108,7 @@ def _pixels(dtype: str, shape: Ints, lower: Ints, upper: Ints, steps: Ints, pixe
     """Return the run of an im2col probe; corners, steps and places are innermost first."""
 
     def run(device: Device) -> Iterator[Comparison]:
-        array = _array(dtype, shape, 32)
+        array = _random_bits(dtype, shape, 32)
         fields = {"lower": lower, "upper": upper, "channels": 128 // array.itemsize, "pixels": pixels}
         mapped = _described(array, dtype, steps=(1, *steps, 1), **fields)
         got = _dumped(device, f"pixels_{len(lower)}", mapped, places, pixels * 128)
@@ -142,7 +142,7 @@ def _stored(device: Device) -> Iterator[Comparison]:
 
 
 def _copied(device: Device) -> Iterator[Comparison]:
-    array = _array("float32", (1, 1, 64, 32), 34)
+    array = _random_bits("float32", (1, 1, 64, 32), 34)
     arguments = [_described(array, "float32", box=(32, 32, 1, 1), swizzle=0), Result((_ROUNDS, 256)), _ROUNDS]
     (got,) = device.run(Program("tma", "ring_of_copies"), 288, arguments, shared_bytes=3 * _STAGE * 4 + 48)
     halves = [[box_of(array, (0, i * 3 % 61 + more, 0, 0), (32, 32, 1, 1)) for more in (0, 5)] for i in range(_ROUNDS)]

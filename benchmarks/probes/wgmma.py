@@ -98,7 +98,7 @@ def _laid_out(tiles: Any, span: int) -> Any:
     return np.stack([swizzled(tile, span) for tile in tiles])
 
 
-def _one(form: Form) -> Any:
+def _one_product(form: Form) -> Any:
     def run(device: Device) -> Iterator[Comparison]:
         depth = form.depth
         a, b = small_integers((2, 64, depth), 41), small_integers((2, form.columns, depth), 42)
@@ -109,7 +109,7 @@ def _one(form: Form) -> Any:
     return run
 
 
-def _noisy(form: Form) -> Any:
+def _with_ignored_bits(form: Form) -> Any:
     def run(device: Device) -> Iterator[Comparison]:
         random = np.random.default_rng(44)
         a, b = (
@@ -136,6 +136,9 @@ FORMS = (
 )
 _NOISY = (Form("tf32", 256), Form("tf32", 64, in_registers=True))
 PROBES = (
-    *(Probe(f"wgmma {form}", _one(form), (form.program,), HOPPER) for form in FORMS),
-    *(Probe(f"wgmma {form}: ignores the last 13 bits", _noisy(form), (form.program,), HOPPER) for form in _NOISY),
+    *(Probe(f"wgmma {form}", _one_product(form), (form.program,), HOPPER) for form in FORMS),
+    *(
+        Probe(f"wgmma {form}: ignores the last 13 bits", _with_ignored_bits(form), (form.program,), HOPPER)
+        for form in _NOISY
+    ),
 )

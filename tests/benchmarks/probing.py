@@ -1,4 +1,4 @@
-"""The emulator as the probes of benchmarks/probes see a device."""
+"""An emulated device for the probes of benchmarks/probes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEADERS = Path(str(kernel_files.folder()))
 
 
 class Emulated:
-    """The emulator as probes see a device."""
+    """The emulator, with the methods of a device that probes use."""
 
     blocks, share = 3, 40
 
@@ -25,7 +25,7 @@ class Emulated:
         self._places = folder, headers
 
     def compile_ahead(self, programs: Iterable[Program]) -> None:
-        """Each is compiled where it is needed."""
+        """Do nothing: each kernel is compiled when it is needed."""
 
     def alive(self) -> bool:
         return True

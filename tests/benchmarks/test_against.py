@@ -15,7 +15,7 @@ JOB = {"kind": "layer", "function": "conv", "shapes": [[1, 2, 9], [3, 2, 2], [3]
 
 
 def a_checkout(folder: Path, package: str) -> Path:
-    """Make a folder whose package gpuconv is only this text."""
+    """Make a folder whose package gpuconv consists only of this text."""
     (folder / "gpuconv").mkdir(parents=True)
     (folder / "gpuconv" / "__init__.py").write_text(package)
     return folder
@@ -58,7 +58,7 @@ def test_pairs_alternate_in_which_side_comes_first() -> None:
 
 @pytest.mark.slow
 def test_another_revision_is_timed_with_its_own_package(tmp_path: Path) -> None:
-    """The bits of its results differ where its package does."""
+    """The bits of its results differ if its package computes others."""
     other = a_checkout(tmp_path / "other", "def conv(x, w, b): return x * 2\n")
     row = against._measure("conv", JOB, other, arguments())
     assert not row["same_bits"]

@@ -90,7 +90,7 @@ def test_few_random_problems_are_far_above_their_floors() -> None:
 
 @pytest.mark.thorough
 def test_no_class_of_random_problems_is_far_above_its_floor() -> None:
-    """Odd channels and groups cost; half of a class above 3 times the floor, or a tenth above 6, is a fault."""
+    """Odd channels and groups are slower; a fault is half of a class above 3 times the floor, or a tenth above 6."""
     shares = cliffs.shares(cliffs.problems(DEVICE, cliffs.COUNT, 0))
     whole = shares.pop("all")
     assert whole["mean"] <= 2.5

@@ -1,4 +1,4 @@
-"""The command line of the benchmarks: what it refuses, in one line, before it measures anything."""
+"""The command line of the benchmarks: errors in one line, before anything is measured."""
 
 from __future__ import annotations
 

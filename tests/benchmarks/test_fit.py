@@ -1,4 +1,4 @@
-"""Sums of tensor cores: how a model is found that explains a recording, and that the emulator adds by models."""
+"""Sums of tensor cores: finding a model that explains a recording, and emulating sums by models."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def reversed_order(inputs: tuple[Any, Any, Any], kind: str) -> Any:
 
 
 def in_pairs(inputs: tuple[Any, Any, Any], kind: str) -> Any:
-    """Add two neighbouring products in float32 before the sum; no model does."""
+    """Add two neighbouring products in float32 before the sum, unlike every model."""
     a, b, c = inputs
     rows, columns = (numbers(x, kind).astype(np.float32) for x in (a, b))
     products = rows[..., :, None, :] * columns[..., None, :, :]

@@ -94,7 +94,7 @@ def integers(shape: tuple[int, ...], seed: int) -> Any:
 
 
 def small(layer: Layer) -> Layer:
-    """Scaled down, also in its channels, with more than one image and extents of no round number."""
+    """Return a smaller problem, also in its channels, with more than one image and extents that are not round."""
     layer = layers.scaled(layer, 1e6, 1e5)
     channels = layer.x[1] if layer.group == layer.x[1] else min(layer.x[1], 6 * layer.group)
     k_out = layer.k_out and (channels if layer.group == layer.x[1] else max(2 * layer.group, 1))

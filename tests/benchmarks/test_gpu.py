@@ -102,7 +102,7 @@ class Broken(RuntimeError):
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[int, dict[str, Any]]]:
-    """Run the benchmark with a measurement of the test's own; return its code and what it wrote."""
+    """Run the benchmark with the test's own measurement; return its status and output."""
     state = SimpleNamespace(alive=True)
 
     def synchronize() -> None:
@@ -254,7 +254,7 @@ def test_kernels_that_pytorch_ran_are_named_once() -> None:
         "winograd_3x3",
         "bias",
     ]
-    assert len(ran) == 2  # before the profiler is on, too
+    assert len(ran) == 2  # the first one before the profiler starts
 
 
 def test_sums_in_float32_get_names_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +300,7 @@ def drawn_rows() -> list[dict[str, Any]]:
 
 def test_the_picture_s_columns_are_dtypes_with_their_classes() -> None:
     shown = picture.columns(drawn_rows())
-    assert list(shown) == ["bfloat16", "float32", "complex64"]  # what was not timed is not drawn
+    assert list(shown) == ["bfloat16", "float32", "complex64"]  # rows that were not timed are not drawn
     assert [kind for kind, _ in shown["complex64"]] == ["complex Conv"]
     for dtype in ("bfloat16", "float32"):
         groups = shown[dtype]

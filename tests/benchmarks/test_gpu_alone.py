@@ -37,7 +37,7 @@ CASES = {
 def test_a_layer_is_checked_and_timed(name: str, tmp_path: Path) -> None:
     rows = Rows(tmp_path / "rows.jsonl", "layers")
     assert gpu_alone.run({name: CASES[name], **CASES}, rows, None, 0.0) == 0
-    assert list(rows.ended) == [name]  # then the budget was spent
+    assert list(rows.ended) == [name]  # then the budget was used up
     found = rows.ended[name]["found"]
     assert (found["wrong"], found["peer_error"]) == ("", "PyTorch is not here")
     assert found["our_median"] > 0

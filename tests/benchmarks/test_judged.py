@@ -1,4 +1,4 @@
-"""The committed results of the judge: their counts agree, and they are of the suite that is written today."""
+"""The committed results of the judge: their counts agree, and they are of the present suite."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_implementation_has_been_judged_by_one_suite() -> None:
 
 @pytest.mark.parametrize("name", list(RECORDS))
 def test_every_failure_belongs_to_a_finding(name: str) -> None:
-    """As many tests as failed, by the verdicts of each, of the rows and of the findings."""
+    """The number of failed tests is the same by verdicts, by rows and by findings."""
     record = RECORDS[name]
     for kind in FAILURES:
         failed = sum(verdict == kind for verdict, _ in record["tests"].values())

@@ -36,7 +36,7 @@ TRUE = Rates(
 
 
 def rows_of(path: Path, times: dict[str, dict[str, float]], picked: dict[str, str]) -> Path:
-    """A file of rows as a sweep writes it."""
+    """Return a file of rows in the format of a sweep."""
     rows = Rows(path, sweep.STEP)
     for case, kernels in times.items():
         about = {"device": "made up", "architecture": "sm_90a", "multiprocessors": 132, "picked": picked[case]}
@@ -54,11 +54,11 @@ def test_rates_are_found_again() -> None:
         learn.Measured(case, kernel, 0.0, seconds * math.exp(random.normal(0, 0.01)))
         for (case, kernel), seconds in learn.modelled(cases, DEVICE, TRUE).items()
     ]
-    times.append(learn.Measured(*random_kernel(times), 0.0, 1.0))  # one that the model is far off
+    times.append(learn.Measured(*random_kernel(times), 0.0, 1.0))  # a kernel that the model misjudges
     found = learn.fit(times, cases, DEVICE, Rates())
     assert found.before > 0.1 > 0.02 > found.after
     for name, value in asdict(found.rates).items():
-        within = 3 * found.certain[name] if name in ("beginning", "adding") else 0.05  # small parts of any time
+        within = 3 * found.certain[name] if name in ("beginning", "adding") else 0.05  # small parts of all times
         assert value == pytest.approx(asdict(TRUE)[name], rel=within), name
         assert found.certain[name] < (0.25 if name == "beginning" else 0.15)
 
@@ -69,7 +69,7 @@ def random_kernel(times: list[learn.Measured]) -> tuple[str, str]:
 
 
 def test_a_rate_that_no_time_depends_on_stays() -> None:
-    """Pools wait for memory and for its answers; nothing else of them has a rate."""
+    """Pools wait only for memory and its latency; their times depend on no other rate."""
     cases = [case for case in static_plan.cases("resnet.pool") if case.dtype == "float32"][:1]
     times = [learn.Measured(*key, 0.0, 1.5 * s) for key, s in learn.modelled(cases, DEVICE, Rates()).items()]
     found = learn.fit(times, cases, DEVICE, Rates())
@@ -169,7 +169,7 @@ def test_emulated_times_are_refused(
     rows = Rows(path, sweep.STEP)
     for name, found in {"case | reference": {}, "case | kernel": {"modelled": 1e-4, "seconds": 1e-4}}.items():
         rows.end(name, **found)
-    monkeypatch.setenv("EMULATED_CUDA", "0")  # marks are in the file, whoever reads it
+    monkeypatch.setenv("EMULATED_CUDA", "0")  # marks are in the file, so the reader's environment has no effect
     assert learn.main([str(path), "--write"]) == 2
     assert capsys.readouterr().err.endswith("has times of the emulated device, which are no measurements\n")
     assert Path(measured_rates.__file__).read_bytes() == before

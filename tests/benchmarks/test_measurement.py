@@ -41,7 +41,7 @@ def test_pads_are_split_into_pytorch_s_and_the_rest(layer: Layer, padding: Any, 
 
 
 class WithCuda:
-    """A module with something else for its attribute ``cuda``."""
+    """A module with another attribute ``cuda``."""
 
     def __init__(self, module: Any, cuda: Any) -> None:
         self.cuda, self._module = cuda, module
@@ -262,7 +262,7 @@ def test_a_wrong_element_of_a_gradient_is_found(layer: Layer) -> None:
         ours[0].view(-1)[-1] += 1  # the last one is a sample
         assert gpu_check.compare(torch, layer, "float32", operands, ours, None).wrong != ""
         ours[0].view(-1)[-1] -= 1
-        ours[0].view(-1)[ours[0].numel() // 2] += 1  # this one need not be
+        ours[0].view(-1)[ours[0].numel() // 2] += 1  # this one may not be
         assert gpu_check.compare(torch, layer, "float32", operands, ours, peer).wrong != ""
         right = gpu_check.compare(torch, layer, "float32", operands, peer, ours)
         assert right.wrong or right.peer_wrong
@@ -312,7 +312,7 @@ def test_a_wrong_element_anywhere_is_found() -> None:
     layer = tiny("Conv", x=(2, 4, 90, 80))
     with compared(layer, "float32") as (torch, operands, ours, peer):
         assert gpu_check.compare(torch, layer, "float32", operands, ours, peer).wrong == ""
-        ours[0][1, 2, 17, 30] = float("nan")  # most likely no sample
+        ours[0][1, 2, 17, 30] = float("nan")  # most likely not a sample
         assert "differ" in gpu_check.compare(torch, layer, "float32", operands, ours, peer).wrong
         ours[0] = peer[0] * 1.001
         assert "its bound" in gpu_check.compare(torch, layer, "float32", operands, ours, None).wrong

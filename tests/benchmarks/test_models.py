@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 tiny = partial(mobile.shufflenet_v2, size=32, part=1 / 8)
 
 
-# The extent of the input of a tiny version, where it is not 32.
+# The extent of a tiny version's input, if it is not 32.
 SIZES = {"conv_tasnet": 256, "wav2vec2_features": 1000, "yolov5n": 128}
 
 

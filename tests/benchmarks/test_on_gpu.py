@@ -1,4 +1,4 @@
-"""The visit of a GPU without one: its steps, its last page, and the parts of it that need no device."""
+"""The run on a GPU, tested without one: its steps, its last page, and its parts that need no device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Visited = Callable[..., tuple[int, list[str]]]
 
 @pytest.fixture
 def visited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Visited:
-    """Run the command with steps that end as the test says; return its code, and the steps that ran."""
+    """Run the command with steps whose results the test sets; return its status, and the steps that ran."""
     monkeypatch.setenv("OUT", str(tmp_path))
     monkeypatch.setattr(on_gpu, "find_sanitizer", lambda: "compute-sanitizer")
 
@@ -56,7 +56,7 @@ def test_the_steps_that_say_most_come_first(visited: Visited) -> None:
     assert code == 0
     assert ran[:7] == ["environment", "probes", "smoke", "sweep", "constants", "layers", "chained"]
     assert set(ran[7:]) == {"streams", "random", "cases", "memcheck", "racecheck", "large", "all layers"}
-    assert visited({})[1][:2] == ["environment", "kernels"]  # which are compiled where nothing was brought along
+    assert visited({})[1][:2] == ["environment", "kernels"]  # which are compiled if none were copied to the machine
 
 
 def test_a_later_command_goes_on_where_the_last_one_stopped(visited: Visited, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_later_command_goes_on_where_the_last_one_stopped(visited: Visited, tm
     code, ran = visited({}, "--from", str(tmp_path))
     assert (code, ran) == (1, ["sweep", "layers"])  # smoke still failed
     assert visited({}, "--from", str(tmp_path))[1] == []
-    assert visited({})[1] == first  # which begins anew
+    assert visited({})[1] == first  # which starts from the beginning
 
 
 def test_results_of_another_folder_are_taken_over(
@@ -156,7 +156,7 @@ def test_emulated_results_are_marked_and_never_mixed_with_others(
 
 
 def visit(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in small on the emulated device; random tests are short in a thorough run, too."""
+    """Run a small version of the command on the emulated device; random tests are short in a thorough run, too."""
     usual = {name: value for name, value in os.environ.items() if name != "GPUCONV_PROFILE"}
     return subprocess.run(
         [sys.executable, "-m", "benchmarks.on_gpu", "--seconds", "500", *words],
@@ -181,7 +181,7 @@ def test_the_whole_visit_runs_on_the_emulated_device(tmp_path: Path) -> None:
 @pytest.mark.emulator
 @pytest.mark.thorough
 def test_kernels_that_cost_processes_their_device_are_named_and_the_rest_goes_on(tmp_path: Path) -> None:
-    limits = {"EMULATED_CUDA_STICKY_ERRORS": "1", "EMULATED_CUDA_MAX_STEPS": "3000"}  # a GPU's timeout, in small
+    limits = {"EMULATED_CUDA_STICKY_ERRORS": "1", "EMULATED_CUDA_MAX_STEPS": "3000"}  # like a GPU's timeout
     result = visit(tmp_path, "--only", "probes", "sweep", **limits)
     lines = {line["row"]: line for line in read(tmp_path / on_gpu.ROWS) if line["step"] != last_page.STEPS}
     died = {row for row, line in lines.items() if line["status"] == "died"}
@@ -359,7 +359,7 @@ def test_every_test_is_a_row_and_ends_once(tmp_path: Path, jobs: tuple[str, ...]
     rows = tmp_path / "rows.jsonl"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "benchmarks.pytest_rows", "--rows", str(rows), *jobs]
     command += ["--step", "streams", "-p", "no:cacheprovider", "test_some.py"]
-    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # other plugins take longer to import than all else does
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # importing other plugins takes longer than the rest
     environment = supervision.environment_of(dict(os.environ), alone)
 
     def run() -> int:
@@ -374,5 +374,5 @@ def test_every_test_is_a_row_and_ends_once(tmp_path: Path, jobs: tuple[str, ...]
         "test_broken": ("failed", "RuntimeError: no fixture"),
     }
     count = len(read(rows))
-    assert run() == 0  # nothing is left
+    assert run() == 0  # nothing is left to do
     assert len(read(rows)) == count

@@ -1,4 +1,4 @@
-"""Probes of instructions in the emulator: that they pass there, and that each notices what is wrong."""
+"""Probes of instructions in the emulator: that they pass there, and that each detects planted errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 
 class Remembering(Emulated):
-    """Keeps what each launch gave."""
+    """Keeps the results of each launch."""
 
     def __init__(self, architecture: str = "sm_90a") -> None:
         super().__init__(architecture)
@@ -87,12 +87,12 @@ def test_all_probes_pass_in_the_emulator(passed: dict[str, list[list[Any]]]) -> 
     assert all(passed.values())
 
 
-# Of their results some are not theirs: bits that TF32 has not, other sums between, what NaN carry.
+# Results with planted mistakes: bits that TF32 lacks, other intermediate sums, payloads of NaN.
 _SOME_ONLY = re.compile(r"cvt\.rna.*|places of sums.*|.*infinities.*")
 
 
 def _compared(name: str, launches: list[list[Any]]) -> list[tuple[int, list[Any]]]:
-    """The launches whose results are compared, by number: not one for a note, nor those that others go on from."""
+    """Return numbers and results of the launches that are compared, without notes and inputs of later launches."""
     every = list(enumerate(launches))
     if name.startswith("places"):
         return every[:-1]
@@ -197,12 +197,12 @@ def test_an_old_device_skips_what_it_does_not_have_and_keeps_its_sums(tmp_path: 
             np.testing.assert_array_equal(file[f"mma_{kind}"], rules.in_order(*inputs, kind).view(np.uint32))
             assert re.fullmatch("[0-9a-f]{64}", str(file[f"mma_{kind}_inputs"]))
     before = rows.read_bytes()
-    assert command.main(arguments, Emulated("sm_80")) == 0  # nothing is left
+    assert command.main(arguments, Emulated("sm_80")) == 0  # nothing is left to do
     assert rows.read_bytes() == before
 
 
 class _Broken(Emulated):
-    """Every launch fails, and the device may be lost by it."""
+    """A device on which every launch fails, and which may then be lost."""
 
     def __init__(self, lost: bool) -> None:
         super().__init__()
@@ -280,7 +280,7 @@ def test_the_table_names_probes_that_there_are() -> None:
 
 
 def _cut(value: Fraction, bit: int) -> Fraction:
-    """A number without what is below 2**bit."""
+    """Return a number with all bits below 2**bit cleared."""
     unit = Fraction(2) ** bit
     return floor(abs(value) / unit) * unit * (1 if value >= 0 else -1)
 

@@ -1,4 +1,4 @@
-"""Every kernel once: the walk over small problems, in the emulator, with kernels that hang or are wrong."""
+"""Every kernel once: all small problems, in the emulator, with kernels that hang or are wrong."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_each_kernel_runs_once_and_is_named(path: Path) -> None:
 
 
 class Turns:
-    """Notes the kernels of all candidates, and picks the first."""
+    """Records the kernels of all candidates, and picks the first one."""
 
     def __init__(self) -> None:
         self.kernels: set[str] = set()
@@ -92,7 +92,7 @@ def test_a_second_process_goes_on_behind_the_first(path: Path) -> None:
     walk(path, CALLS[:1], each_kernel=True)
     lines = path.read_text().splitlines(keepends=True)
     first = next(number for number, line in enumerate(lines) if '"passed"' in line)
-    path.write_text("".join(lines[: first + 1]))  # only the first turn has ended
+    path.write_text("".join(lines[: first + 1]))  # only the first round has ended
     assert walk(path, each_kernel=True).seen == whole
     rows = [line["row"] for line in read(path) if line["status"] == "begun"]
     assert len(rows) == len(set(rows))
@@ -179,7 +179,7 @@ def test_families_and_dtypes_choose() -> None:
 def test_only_kernels_of_a_family(path: Path) -> None:
     whole = walk(path.with_name("whole.jsonl")).seen
     part = walk(path, families=["no such kernel"]).seen
-    assert part < whole  # the first candidates, which tell what others there are
+    assert part < whole  # the first candidates, which show which others exist
 
 
 # ---------------------------------------------------------------- the small problems

@@ -50,8 +50,8 @@ USUAL = [
     if (case.layout, case.precision) == ("NCHW", "ieee") and case.dtype != ("float32" if case.layer.call else "float16")
 ]
 FEW = list({(case.layer.kind, case.dtype): case for case in reversed(USUAL)}.values())
-# Times over the floor: the geometric mean of a class in all its dtypes and layouts, and any layer. A class that loses
-# the family of kernels that suits it loses more than the twentieth that is left to the mean.
+# Largest ratios of times to the floor: geometric mean of a class in all its dtypes and layouts, and any layer. A class
+# without its most suitable family of kernels becomes slower by more than the margin of 5% in its mean.
 MOST_OVER_FLOOR = {
     "dense Conv": (2.2, 21.0),  # of one image of 64 channels, launches and the weights' packing take most of the time
     "grouped Conv": (2.4, 3.4),
@@ -64,14 +64,14 @@ MOST_OVER_FLOOR = {
     "strided input gradient": (2.5, 8.8),  # three output channels fill no tile
     "depthwise input gradient": (1.8, 2.4),
     "ConvTranspose input gradient": (2.1, 3.2),
-    "weight gradient": (3.2, 9.9),  # few sums of many products: split, and added up by another launch
+    "weight gradient": (3.2, 9.9),  # few sums of many products: split, then added up by another launch
     "depthwise weight gradient": (2.5, 3.2),
     "ConvTranspose weight gradient": (2.4, 3.1),
     "MaxPool gradient": (1.7, 3.0),
     "AveragePool gradient": (3.0, 4.5),
-    "complex Conv": (6.6, 10.3),  # parts are taken apart and put together by launches of their own
+    "complex Conv": (6.6, 10.3),  # separate launches split and join the parts
 }
-# Layers for which one family of kernels is 1.5 times as quick as all others, or more, and words of its kernels' names.
+# Layers for which one family of kernels is 1.5 times as fast as all others, or more, and words in its kernels' names.
 QUICKEST_BY_FAR = {
     "densenet.transition bfloat16": "average_pool vectors_2x2",
     "inception3.avg bfloat16": "average_pool tiles",
@@ -120,7 +120,7 @@ def test_no_class_of_layers_is_far_above_its_floor() -> None:
     found = {kind: (geometric_mean(of_class), max(of_class)) for kind, of_class in ratios.items()}
     wrong = {kind: pair for kind, pair in found.items() if any(map(float.__gt__, pair, MOST_OVER_FLOOR[kind]))}
     assert not wrong
-    assert min(map(min, ratios.values())) >= 1  # no model is quicker than the datasheet
+    assert min(map(min, ratios.values())) >= 1  # no model is faster than the datasheet
 
 
 def test_layers_get_the_kernels_that_are_quickest_by_far() -> None:
@@ -133,7 +133,7 @@ def test_large_dense_layers_are_near_what_a_device_was_measured_to_reach() -> No
     large = [one for one in static_summary.classes(rows().values()) if one["class"] == static_summary.LARGE]
     assert {(one["dtype"], one["layout"]) for one in large} >= {("bfloat16", "NCHW"), ("bfloat16", "NHWC")}
     assert max(one["mean"] for one in large) <= 1.35
-    assert min(one["best"] for one in large) >= 1  # no model is quicker than the measurement
+    assert min(one["best"] for one in large) >= 1  # no model is faster than the measurement
 
 
 def test_plans_fit_the_device() -> None:
@@ -328,7 +328,7 @@ def test_rows_stay_as_long_as_images_rows_and_channels_can_be_fewer() -> None:
     long = Layer("b", "", "Conv", (1, 8, 50_003), (3,), (1,), (1, 1), (1,), ("fp32",), k_out=8)
     small = shrink.shrunk(long, 1e6, lambda _: True)
     assert small.x[2] < 5000
-    assert (small.x[2] - 50_003) % 128 == 0  # rows begin where they did within 128 elements
+    assert (small.x[2] - 50_003) % 128 == 0  # rows have the same alignment to 128 elements
 
 
 def test_what_is_not_accepted_is_not_taken() -> None:
@@ -336,7 +336,7 @@ def test_what_is_not_accepted_is_not_taken() -> None:
     assert shrink.shrunk(layer, 1.0, lambda _: False) == layer
     small = shrink.shrunk(layer, 1.0, lambda smaller: smaller.x[1] % 16 == 0)
     assert small.x[:2] == (1, 16)
-    last = shrink.shrunk(layer, 3e7, lambda _: True, "NHWC")  # where channels lie side by side
+    last = shrink.shrunk(layer, 3e7, lambda _: True, "NHWC")  # where channels are contiguous
     assert (last.x[:2], last.k_out) == ((1, 64), 64)
     assert last.x[3] < 300
     grouped = Layer("g", "", "Conv", (1, 64, 8, 8), (3, 3), (1, 1), (1,) * 4, (1, 1), ("fp32",), k_out=128, group=16)
@@ -431,10 +431,10 @@ def test_products_of_an_instruction(name: str, products: int) -> None:
 
 
 def test_the_main_loop_multiplies_most_and_is_the_innermost_that_does() -> None:
-    # 0-6 goes round 1-4, which has 2 of 3 multiplications; 8-9 has one; 7 stands outside.
+    # 0-6 goes round 1-4, which has 2 of 3 multiplications; 8-9 has one; 7 is in no loop.
     body = code("FFMA", "LDG.E", "FFMA", "FFMA", "BRA 1", "IADD3", "BRA 0", "FFMA", "FFMA", "BRA 8")
     assert sass.main_loop(body) == range(1, 5)
-    even = code("FFMA", "LDG.E", "FFMA", "BRA 1", "BRA 0")  # the inner one has no more than half
+    even = code("FFMA", "LDG.E", "FFMA", "BRA 1", "BRA 0")  # the inner loop has no more than half
     assert sass.main_loop(even) == range(5)
     tensor = code("FFMA", "FFMA", "FFMA", "BRA 0", "HMMA.16816.F32", "BRA 4")
     assert sass.main_loop(tensor) == range(4, 6)

@@ -72,7 +72,7 @@ def test_a_step_without_trouble(path: Path) -> None:
 
 def test_a_step_that_lacks_a_library_is_not_run(path: Path) -> None:
     assert run(path, "a=lacks").status == "not run"
-    assert run(path).status == "passed"  # later, where there is one
+    assert run(path).status == "passed"  # later, when one exists
 
 
 @pytest.mark.parametrize(("code", "said"), [(supervision.LOST, "said\n"), (1, "said\nof a destructor\n")])
@@ -160,7 +160,7 @@ def test_the_checkout_stands_before_what_pythonpath_has() -> None:
     assert environment_of({}, {})["PYTHONPATH"] == str(supervision.ROOT)
 
 
-# What stands for a hung kernel: the driver makes the pipe of the variable, and writes the dump when it is asked.
+# Simulates a hung kernel: the driver makes the pipe that the variable names, and writes the dump on request.
 IN_THE_DRIVER = """
 import os, sys, time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The sweep of candidates without a GPU: its order, what it leaves out, how it goes on; and its bench, emulated."""
+"""The sweep of candidates without a GPU: its order, what it skips, how it resumes; and its bench, emulated."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ NAMES = [one.name for one in sweep.candidates(CASE, DEVICE)]
 
 
 class Hung(BaseException):
-    """The process is ended by whoever watches it."""
+    """The supervisor ends the process."""
 
 
 class MadeUp:
-    """A bench on which kernels take the time that a test says, on a clock that goes on only so."""
+    """A bench with simulated times of kernels and a clock that only they advance."""
 
     def __init__(self, seconds: Callable[[str], float] = lambda name: 1e-4) -> None:
         self.limits = replace(DEVICE.limits, name="made up")
@@ -95,7 +95,7 @@ def test_every_class_dtype_precision_and_layout_comes_before_any_comes_twice() -
 
 def test_every_family_of_kernels_is_met_in_the_first_quarter() -> None:
     order = sweep.stratified(static_plan.cases())
-    soon, late = order[: len(order) // 4], order[len(order) // 4 :: 6]  # not all, to be quick
+    soon, late = order[: len(order) // 4], order[len(order) // 4 :: 6]  # not all, to save time
     assert families(late) <= families(soon)
 
 
@@ -212,7 +212,7 @@ def test_a_case_without_room_for_its_operands_is_left_out(path: Path) -> None:
     code, found = swept(bench, path, cases)
     assert (code, list(found)) == (1, [sweep.REFERENCE])
     assert (found[sweep.REFERENCE]["status"], bench.loaded) == ("failed", [cases[1]])
-    Rows(path, sweep.STEP).end(sweep.row_name(CASE, sweep.REFERENCE), "passed")  # as if another process had had room
+    Rows(path, sweep.STEP).end(sweep.row_name(CASE, sweep.REFERENCE), "passed")  # as if by another process
     assert set(swept(bench, path, cases)[1]) == {sweep.REFERENCE}
     bench.is_alive = False
     with pytest.raises(gpu.DeviceLost, match="out of memory"):
@@ -281,7 +281,7 @@ def test_a_kernel_that_leaves_an_element_out_is_noticed(path: Path, monkeypatch:
     def short(call: Any, operands: list[Any]) -> list[Any]:
         (y,) = run(call, operands)
         if ran:
-            y[0, 0, 0, :1].view(np.uint16).fill(0xFFFF)  # as memory was before
+            y[0, 0, 0, :1].view(np.uint16).fill(0xFFFF)  # previous contents of the memory
         ran.append(call)
         return [y]
 

@@ -1,4 +1,4 @@
-"""``gpuconv compile``: what it builds, what it says, and that the package finds what it wrote."""
+"""``gpuconv compile``: what it builds and prints, and that the package finds what it wrote."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def variants(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
 
 
 def _rows(out: str) -> list[list[str]]:
-    """Return the table's cells but for the seconds."""
+    """Return the table's cells without the seconds."""
     about, *lines = out.splitlines()
     assert re.fullmatch(r"\d+ kernels for [\w, ]+, \d+ at a time: at most about \d+ (s|min) if all are new", about)
     assert re.split("  +", lines[0]) == [
@@ -67,7 +67,7 @@ def test_everything_is_built_once_and_found(ok: Run, tmp_path: Path, monkeypatch
 
 
 def test_how_much_there_is_to_do_is_said_before_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even to a pipe, which keeps what is not flushed."""
+    """Also to a pipe, where output is buffered until it is flushed."""
     happened: list[str] = []
 
     class Pipe(io.StringIO):
@@ -120,7 +120,7 @@ def test_kernels_that_fail_are_named_and_the_others_built(
     assert err == ""
     assert _rows(out) == [["sm_80", "6", "4", "0", "2", "0"]]
     failed = [line for line in out.splitlines() if line.startswith("FAILED ")]
-    assert len(failed) == 2  # in the variants' order, whichever failed first
+    assert len(failed) == 2  # in the variants' order, not in that of failures
     assert failed[0].startswith("FAILED kernels_cu/none.cu cannot be read: ")
     assert failed[1].startswith("FAILED wrong_2 for sm_80 does not compile: kernels_cu/wrong.cu(2): error: ")
     assert 'errors detected in the compilation of "wrong_2.cu"' in out

@@ -27,7 +27,7 @@ def _shell(*argv: object, **options: Any) -> subprocess.Popen[str]:
 
 
 def _interruptible() -> None:
-    """Heed Ctrl-C even where the tests run in the background, whose processes inherit that it is ignored."""
+    """Handle Ctrl-C even if the tests run in the background, where processes inherit that it is ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

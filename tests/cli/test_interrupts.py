@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="no process gets a SIGINT of its own there"),
 ]
 
-# Interrupts itself where a module is looked for, as Ctrl-C may come while that is imported.
+# Interrupts itself while a module is looked up, as Ctrl-C may do during an import.
 AT_IMPORT = """
 import signal, sys
 

@@ -113,7 +113,7 @@ def test_what_a_full_disk_has_not_taken_is_let_go_after_an_error() -> None:
             [sys.executable, "-c", code],
             stdout=full,
             stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONUNBUFFERED": ""},  # so that something is held
+            env={**os.environ, "PYTHONUNBUFFERED": ""},  # so that output is buffered
             text=True,
             check=False,
         )
@@ -222,7 +222,7 @@ def test_check_skips_bfloat16_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch,
     skipped = _row(out, "conv_transpose")[5]
     assert int(skipped) > 0
     assert f"skipped {skipped}: ml_dtypes is not installed, which bfloat16 needs" in out
-    assert main(["check", "--filter", " bfloat16 (cpu)"]) == 1  # nothing was checked, which is no success
+    assert main(["check", "--filter", " bfloat16 (cpu)"]) == 1  # nothing was checked, which is not a success
 
 
 def test_check_says_so_without_onnx(monkeypatch: pytest.MonkeyPatch, ok: Run) -> None:
@@ -268,7 +268,7 @@ def test_both_outputs_of_max_pool_are_compared() -> None:
 
 def test_a_second_backend_must_be_near_the_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
     test, run = _onnx_tests()["Conv2d_groups"], check_onnx._run
-    away = 0.7 * check_onnx._bound(test)  # from what is right, on either side of it
+    away = 0.7 * check_onnx._bound(test)  # from the right result, in both directions
 
     def off(tested: Any, inputs: Any, side: str) -> Any:
         if tested is not test.model:
@@ -282,7 +282,7 @@ def test_a_second_backend_must_be_near_the_cpu_too(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_bound_of_an_onnx_model_is_by_its_sums_of_magnitudes() -> None:
-    """Twice (K + 2) ulps of S and half the least number: K products of a sum, whose magnitudes add up to S."""
+    """Twice (K + 2) ulps of S plus half the smallest number, for K products whose magnitudes add up to S."""
     ulp, least = 2.0**-24, 2.0**-150
     x, w = np.float32([[[1, -1, 1, 0], [2, -2, 2, 0]]]), np.float32([[[1, -1, 1], [-1, 1, -1]]])
     conv = helper.make_node("Conv", ["x", "w"], ["y"])

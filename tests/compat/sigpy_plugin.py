@@ -1,7 +1,8 @@
-"""For pytest, after emulated_cuda.plugin: runs SigPy's own tests, whose convolutions are then gpuconv's.
+"""A pytest plugin, loaded after emulated_cuda.plugin, which runs SigPy's own tests with gpuconv's convolutions.
 
-SigPy convolves by ``cupy.cudnn``, which CuPy 14 no longer has: ``gpuconv.compat.cudnn`` takes its place.
-Nothing of SigPy is here. From a clone of https://github.com/mikgroup/sigpy, with `GPUCONV` naming this checkout:
+SigPy convolves by ``cupy.cudnn``, which CuPy 14 no longer has: ``gpuconv.compat.cudnn`` replaces it.
+This repository contains nothing of SigPy. From a clone of https://github.com/mikgroup/sigpy, with `GPUCONV` naming this
+checkout:
 
     pip install sigpy "$GPUCONV[cuda13]" "$GPUCONV/emulated_cuda[cuda13]" pytest
     PYTHONPATH=$GPUCONV/tests/compat pytest -p emulated_cuda.plugin -p sigpy_plugin --ignore-glob='*/learn/*' tests
@@ -15,7 +16,7 @@ import importlib.machinery
 import os
 import sys
 
-if "emulated_cuda.plugin" in sys.modules:  # what gpuconv keeps is then PTX, which no device should find as machine code
+if "emulated_cuda.plugin" in sys.modules:  # gpuconv's cache then holds PTX, which no device may take for machine code
     from emulated_cuda.emulator.build import cache_folder
 
     os.environ["GPUCONV_CACHE_DIR"] = str(cache_folder() / "gpuconv")
@@ -24,6 +25,6 @@ import cupy
 
 import gpuconv.compat.cudnn as compat
 
-compat.__spec__ = importlib.machinery.ModuleSpec("cupy.cudnn", None)  # SigPy asks whether there is one
+compat.__spec__ = importlib.machinery.ModuleSpec("cupy.cudnn", None)  # SigPy checks whether it exists
 sys.modules["cupy.cudnn"] = sys.modules["cupy.cuda.cudnn"] = compat
 cupy.cudnn = cupy.cuda.cudnn = compat

@@ -1,4 +1,4 @@
-"""The functions that CuPy has lost, and a client that lived on them, on both backends."""
+"""Functions that CuPy no longer has, and a client that used them, on both backends."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_both_averages_and_their_gradients(move: Move, windows: tuple[int, int],
 
 
 def test_an_integer_stands_for_every_axis(move: Move) -> None:
-    """Windows of two that do not overlap, from the padding before (3, 4) elements to their end or past it."""
+    """Disjoint windows of two, from the padding before (3, 4) elements to the elements' end or past it."""
     shapes = (3, 4), (2, 2), (2, 3)
     x, w, gy = (move(np.ones((1, 1, *shape), np.float32)) for shape in shapes)
     gx, gw, y = (move(np.zeros((1, 1, *shape), np.float32)) for shape in shapes)
@@ -122,7 +122,7 @@ def test_an_integer_stands_for_every_axis(move: Move) -> None:
 
 @pytest.mark.parametrize("rows", [2, 3], ids=["as many as fit", "as many as begin"])
 def test_an_integer_stands_for_every_axis_of_a_pooling(move: Move, rows: int) -> None:
-    """Windows of three, every two elements, from one before (4, 5) elements; a third row of them begins inside."""
+    """Windows of three with stride 2, from one before (4, 5) elements; a third row of them begins inside."""
     x, y = move(np.arange(20.0).reshape(1, 1, 4, 5)), move(np.zeros((1, 1, rows, 3)))
     gy = move(np.arange(1.0, 3 * rows + 1).reshape(y.shape))
     assert cudnn.pooling_forward(x, y, 3, 2, 1, cudnn.CUDNN_POOLING_MAX) is y
@@ -188,7 +188,7 @@ def test_other_functions_are_refused_by_name(name: str) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128], ids=str)
 @pytest.mark.parametrize("rank", [1, 2, 3, 4])
 def test_adjoints_of_a_client_s_convolutions(backend: Backend, rank: int, dtype: Any) -> None:
-    """<A x, y> = <x, A* y>, with conjugates; of integers, so that nothing is rounded."""
+    """<A x, y> = <x, A* y>, with conjugates; on integers, so that nothing is rounded."""
     generator = np.random.default_rng(rank)
 
     def drawn(*shape: int) -> Any:
@@ -220,7 +220,7 @@ def test_a_client_s_convolution_is_numpy_s(mode: str) -> None:
 
 
 def test_clients_that_look_for_cupy_s_module_find_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the lines that the page has for users of SigPy."""
+    """With the lines that the documentation has for users of SigPy."""
     page = (Path(__file__).parents[2] / "docs" / "from-cupy-cudnn.md").read_text(encoding="utf-8")
     (lines,) = re.findall(r"^```py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     monkeypatch.setitem(sys.modules, "cupy", types.ModuleType("cupy"))

@@ -157,7 +157,7 @@ def test_a_call_goes_on_where_no_thread_can_be_started(monkeypatch: pytest.Monke
 def test_a_forked_child_does_not_wait_for_its_parents_threads() -> None:
     with _blas._HOLD.at_one():
         child = os.fork()
-        if child == 0:  # pragma: no cover  # what it does is seen by its exit
+        if child == 0:  # pragma: no cover  # its exit status shows what it did
             with _blas._HOLD.at_one():
                 pass
             done: list[int] = []
@@ -238,7 +238,7 @@ def test_a_model_has_one_thread_of_blas_for_every_product(monkeypatch: pytest.Mo
     rep.run([x])
     assert len(seen) >= 4
     assert {threads for threads, _ in seen} == {1}
-    assert len({thread for _, thread in seen}) <= _threads.count() + 1  # that which called, too
+    assert len({thread for _, thread in seen}) <= _threads.count() + 1  # and the calling thread
 
 
 @pytest.mark.parametrize(

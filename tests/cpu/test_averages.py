@@ -64,7 +64,7 @@ def test_averages_are_what_their_definition_says(
 @checked(0.5)
 @given(
     problem=any_problem,
-    kind=st.sampled_from(["normal", "integers", "nonfinite"]),  # each share of a subnormal number is rounded
+    kind=st.sampled_from(["normal", "integers", "nonfinite"]),  # each quotient of a subnormal number is rounded
     seed=seeds,
     layout=memory,
     order=st.sampled_from(["NCHW", "NHWC"]),

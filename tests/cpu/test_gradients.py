@@ -26,8 +26,8 @@ seeds = st.integers(0, 2**32 - 1)
 operators = pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 dtypes = pytest.mark.parametrize("dtype", CONV_DTYPES, ids=str)
 memory = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned"}))
-whole_memory = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned", "broadcast"}))  # in which Indices stay what they are
-# Sums of gradients are over other operands; those of large ones would overflow on the way.
+whole_memory = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned", "broadcast"}))  # in which Indices do not change
+# Sums of gradients have other operands; partial sums of large ones would overflow.
 KINDS = [kinds for kinds in CONV_KINDS if not {"large", "overflowing"} & set(kinds)]
 
 

@@ -68,7 +68,7 @@ def test_autograd_gives_the_same(backend: Callable[[], AbstractContextManager[An
             }
     for name, (actual, exact) in found.items():
         theirs = np.array(row[name]).reshape(actual.shape)
-        # Both may be off by the bound, each to its own side.
+        # Both may be off by the bound, in opposite directions.
         assert (np.abs(actual - theirs) <= 2 * bound(exact, np.float32)).all(), name
 
 

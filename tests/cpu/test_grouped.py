@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 WORKSPACE = 256 * 2**20
 HUGE = 2**40
-# Name: x, w, group, attributes, and whether by rows; None where neither way serves.
+# Name: x, w, group, attributes, and whether it is computed by rows; None if neither method applies.
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], int, dict[str, Any], bool | None]] = {
     "3x3 over long rows": ((2, 5, 9, 40), (5, 1, 3, 3), 5, {"pads": [1, 1, 1, 1]}, True),
     "two channels in, three out": ((1, 8, 7, 33), (12, 2, 3, 3), 4, {"pads": [1, 0, 2, 1]}, True),

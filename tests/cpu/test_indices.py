@@ -91,7 +91,7 @@ def test_what_was_pooled_is_put_back_whatever_the_dilation_and_ceil_mode(
             strict=True,
         )
     ]
-    if min(natural) < 0:  # which MaxUnpool has no shape for
+    if min(natural) < 0:  # for which MaxUnpool has no shape
         return
     with backend(np.dtype("float32"), problem.rank, seed):
         back = gpuconv.max_unpool(turn(y), turn(in_planes(indices, x.shape)), x.shape[2:], **more)
@@ -194,7 +194,7 @@ def test_a_result_of_max_unpool_may_be_smaller_than_the_natural_shape_for_indice
         gpuconv.max_unpool(y, places, [4], kernel_shape=[2], strides=[2], **PLANE)
 
 
-MANY: list[tuple[tuple[int, ...], dict[str, Any]]] = [  # more windows than Python looks at one by one
+MANY: list[tuple[tuple[int, ...], dict[str, Any]]] = [  # more windows than Python handles one by one
     ((2, 3, 200), {"kernel_shape": [5], "strides": [2], "pads": [2, 4]}),
     ((1, 5, 90), {"kernel_shape": [7], "dilations": [3], "pads": [6, 6]}),
     ((3, 4, 14, 18), {"kernel_shape": [2, 2], "strides": [2, 2]}),

@@ -66,7 +66,7 @@ class Layer(NamedTuple):
         return (channels, *extents) if self.layout == "NCHW" else (*extents, channels)
 
     def call(self, x: Any, invariant: str | None = "batch", **more: Any) -> Any:
-        """Compute the layer."""
+        """Compute the layer's result."""
         keywords = {**dict(self.attributes), **more, "layout": self.layout, "invariant": invariant}
         w, function = _random(self.w, self.dtype, 1), getattr(gpuconv, self.operator)
         if self.operator.endswith("_grad"):
@@ -83,7 +83,7 @@ def _random(shape: tuple[int, ...], dtype: Any, seed: int) -> Any:
 
 
 def gaps(x: Any) -> Any:
-    """Return the same numbers in memory with gaps everywhere."""
+    """Return the same numbers in memory with gaps along all axes."""
     wide = np.empty(tuple(2 * n for n in x.shape), x.dtype)
     view = wide[(slice(None, None, 2),) * x.ndim]
     view[...] = x
@@ -99,7 +99,7 @@ LYING: list[Callable[[Any], Any]] = [lambda x: x, np.copy, np.asfortranarray, ga
 
 @contextmanager
 def products() -> Iterator[Counter[Any]]:
-    """Count all products of two matrices, stacks taken apart, by the shapes, strides and types of their factors."""
+    """Count all products of two matrices, also those in stacks, by the shapes, strides and types of their factors."""
     found: Counter[Any] = Counter()
     multiply, add, sum_ = np.matmul, _product.add, np.einsum
 

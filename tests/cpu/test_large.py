@@ -1,6 +1,6 @@
-"""Problems that cross the borders of blocks: many channels, pixels, images and taps, in ample and in little memory.
+"""Problems of several blocks: many channels, pixels, images and taps, with much and little memory.
 
-The values are small integers, so that every result is exact; the reference pads, slides a window and contracts.
+Values are small integers, so that every result is exact; the reference pads, slides a window and contracts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.oracle.oracle import assert_same
 
 pytestmark = pytest.mark.slow
 
-# float32 takes the same blocks, and smaller problems convert float16 in several blocks too.
+# float32 has the same blocks, and smaller problems also convert float16 in several blocks.
 FLOAT16 = pytest.param("float16", marks=pytest.mark.thorough)
 
 

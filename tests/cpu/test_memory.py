@@ -65,7 +65,7 @@ def test_a_transposed_convolution_stays_within_its_workspace(name: str, dtype: s
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("invariant", [None, "batch"])
 def test_a_long_kernel_stays_within_its_workspace(invariant: Any, dtype: str) -> None:
-    """Weights of one output channel that are larger than the limit, in a transform of sound back into samples."""
+    """The weights of one output channel are larger than the limit, as in an inverse transform of sound."""
     x, w = (values("ties", seed, shape, dtype) for seed, shape in ((1, (1, 900, 40)), (2, (900, 1, 1024))))
     assert _extra_bytes(lambda: gpuconv.conv_transpose(x, w, strides=[256], invariant=invariant)) <= LIMIT
     dy = values("ties", 3, (1, 900, 37), dtype)

@@ -69,7 +69,7 @@ def test_a_conv_that_needs_more_workspace_than_there_is(
 
 
 def test_only_inputs_that_exist_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An infinite weight at a tap of the edge reaches one output; at that of a zero input it gives NaN."""
+    """An infinite weight at a tap of the edge affects one output; multiplied by a zero input, it gives NaN."""
     x, w = np.ones((1, 2, 3), np.float32), np.ones((2, 1, 40), np.float32)
     w[0, 0, 39] = np.inf
     x[0, 0, 1] = 0
@@ -85,7 +85,7 @@ def test_only_inputs_that_exist_are_multiplied(monkeypatch: pytest.MonkeyPatch) 
 
 
 class _ByTaps(Exception):
-    """A convolution is computed tap by tap."""
+    """Raised if a convolution is computed tap by tap."""
 
 
 def _none_by_taps() -> Any:
@@ -95,7 +95,7 @@ def _none_by_taps() -> Any:
 
 
 def _problem(x: Ints, w: Ints, stride: int, group: int = 1, dtype: Any = np.float32) -> OverlapAdd:
-    """A ConvTranspose of arrays whose elements are all the same one in memory."""
+    """Return a ConvTranspose of arrays whose elements all share one address."""
     g = geometries.conv_transpose(x, w, None, strides=[stride] * (len(x) - 2), group=group)
     values, y = (np.broadcast_to(np.zeros((), dtype), shape) for shape in (x, g.y_shape))
     weights = np.zeros((group, w[0] // group, *w[1:]), dtype)
@@ -120,7 +120,7 @@ def test_long_kernels_are_a_few_large_products(x: Ints, w: Ints, stride: int, pa
 
 
 def _work(sizes: Sizes, piece: Piece) -> tuple[int, int]:
-    """Return how many products there are for one image and group, and of how many multiplications in all."""
+    """Return the number of products for one image and group, and their multiplications."""
     products = multiplied = 0
     for box, taps in product(boxes(sizes.outputs, piece.box), boxes(sizes.kernel, piece.taps)):
         positions = [
@@ -136,7 +136,7 @@ def _work(sizes: Sizes, piece: Piece) -> tuple[int, int]:
 
 
 def _moderate(random: Random) -> tuple[Ints, Ints, int, int]:
-    """Return x, w, stride and group of a random ConvTranspose of up to 2**31 multiplications."""
+    """Return x, w, stride and group of a random ConvTranspose with up to 2**31 multiplications."""
     while True:
         rank = random.choice((1, 2, 3))
         kernel, extents = (
@@ -201,7 +201,7 @@ def test_taps_of_one_stride_are_added_in_one_step(offsets: range, stride: int, e
         ((1, 64, 32, 32), (64, 64, 4, 4), 2, False),
         ((1, 64, 4, 4), (64, 64, 4, 4), 1, False),  # no phases
         ((1, 64, 1000), (64, 64, 64), 32, True),  # long runs of taps
-        ((1, 256, 40_000), (256, 1, 32), 16, False),  # but with little to multiply
+        ((1, 256, 40_000), (256, 1, 32), 16, False),  # but few products
     ],
 )
 def test_where_overlap_add_pays(x: Ints, w: Ints, stride: int, expected: bool) -> None:

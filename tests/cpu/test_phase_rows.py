@@ -50,8 +50,8 @@ def taken(pays: bool = True) -> Iterator[list[bool]]:
         (range(-1, 3), 2, Axis(0, 2, 3, 1, -1, 1)),  # outputs 0 and 1 of the strides -1, 0 and 1
         (range(0, 9, 3), 3, Axis(0, 1, 3, 1, -2, 0)),  # only phase 0 is reached
         (range(-4, 8, 6), 3, Axis(2, 1, 2, 2, 0, 0)),  # offsets -4 and 2: phase 2 of the strides -2 and 0
-        (range(7, 10, 3), 2, Axis(1, 1, 1, 1, -3, 0)),  # one tap, whatever its dilation
-        (range(0, 6, 2), 3, None),  # taps of a phase are not side by side
+        (range(7, 10, 3), 2, Axis(1, 1, 1, 1, -3, 0)),  # one tap, with any dilation
+        (range(0, 6, 2), 3, None),  # a phase's taps are not adjacent
     ],
 )
 def test_axes_by_hand(offsets: range, stride: int, expected: Axis | None) -> None:
@@ -78,7 +78,7 @@ def test_values_in_any_workspace(dtype: Any, workspace: str, threads: str, monke
                 y = gpuconv.conv_transpose(x, w, b, **attributes, residual=residual, activation="relu")
             expected = np.maximum(wide(expected) + wide(residual), 0).astype(dtype)
             assert np.array_equal(wide(y), wide(expected))
-    assert any(way) or workspace  # little of it is often too little
+    assert any(way) or workspace  # a small workspace is often too small
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -153,7 +153,7 @@ def test_buffers_have_no_more_elements_than_are_planned(invariant: str | None, m
             gpuconv.conv_transpose(x, w, b, **attributes, invariant=invariant)
         if found == [True]:
             count += 1
-            share = int(workspace or 2**28) // 16  # of a thread, in float32
+            share = int(workspace or 2**28) // 16  # elements of float32 for each thread
             assert planned[-1] <= share
             assert sum(sizes.values()) <= max(planned[-1], min(_phase_rows._TILE_BYTES // 4, share))
     assert count > 2
@@ -180,7 +180,7 @@ def test_an_image_that_is_not_finite_changes_no_bits_of_others() -> None:
         ((1, 1, 11, 11), (1, 8, 12, 12), (2, 1), (1, 1), (0,) * 4, True),
         ((11, 1, 14), (1, 645, 38), (9,), (1,), (0, 0), True),
         ((2, 64, 56, 56), (64, 64, 3, 3), (2, 2), (1, 1), (1,) * 4, False),  # of 16 taps 7 would be zeros
-        ((4, 85, 5562), (85, 1, 521), (521,), (1,), (0, 0), False),  # nothing to add
+        ((4, 85, 5562), (85, 1, 521), (521,), (1,), (0, 0), False),  # no additions
         ((61, 505, 17), (505, 2, 497), (1,), (1,), (0, 0), False),  # far more outputs than inputs, all of 505 channels
     ],
 )

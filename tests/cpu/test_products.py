@@ -1,4 +1,4 @@
-"""Convolutions on the CPU whose products BLAS adds to what is there, and those that add up row by row of taps."""
+"""Convolutions on the CPU whose products BLAS adds to existing values, and those that are summed by rows of taps."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 17, 20, 22), (8, 17, 3, 3), {"pads": [2, 0, 1, 3]}),
     ((1, 16, 20, 22), (8, 16, 3, 3), {"pads": [2, 4, 2, 4], "dilations": [2, 4]}),
     ((1, 16, 20, 23), (8, 16, 3, 3), {"pads": [1, 1, 1, 1], "strides": [1, 2]}),
-    ((1, 16, 30, 9), (6, 16, 5, 4), {"pads": [6, 5, 7, 5]}),  # windows wholly in the padding
+    ((1, 16, 30, 9), (6, 16, 5, 4), {"pads": [6, 5, 7, 5]}),  # windows entirely in the padding
     ((1, 10, 20, 22), (8, 10, 2, 5), {"auto_pad": "SAME_LOWER"}),
     ((1, 48, 25, 21), (8, 48, 3, 1), {}),
     ((3, 16, 30, 31), (4, 16, 3, 3), PADS),  # several images
@@ -219,7 +219,7 @@ def test_blocks_as_wide_as_the_input_that_begin_elsewhere(
         ((400,), (5,), {"pads": [2, 2]}, True),
         ((40,), (9,), {"pads": [4, 4], "dilations": [3]}, False),  # additions take longer to start than copies
         ((2000,), (9,), {"pads": [1200, 1200], "dilations": [300]}, True),
-        ((20000,), (9,), {"pads": [12000] * 2, "dilations": [3000]}, False),  # blocks would meet inputs several times
+        ((20000,), (9,), {"pads": [12000] * 2, "dilations": [3000]}, False),  # blocks would read inputs several times
     ],
 )
 def test_few_output_channels_are_added_up(
@@ -290,7 +290,7 @@ def test_without_blas_results_are_the_same(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_only_constants_are_looked_at_once() -> None:
-    """Weights that come with the inputs may change from run to run, in the same array."""
+    """Weights among the inputs may change from run to run, in the same array."""
     text = """<ir_version: 10, opset_import: ["" : 22]>
     net (float[1, 16, 9, 9] x, float[64, 16, 3, 3] w) => (float[1, 64, 9, 9] y)
     { y = Conv <pads = [1, 1, 1, 1]> (x, w) }"""
@@ -302,7 +302,7 @@ def test_only_constants_are_looked_at_once() -> None:
         w += 1
     model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
     rep = backend.prepare(model)
-    for weights in (w, w + 1, w):  # what is fed goes before the constant
+    for weights in (w, w + 1, w):  # a given input replaces the constant
         for _ in range(2):
             assert np.array_equal(rep.run({"x": x})[0], oracle.conv(x, w, **PADS).value)
             assert np.array_equal(rep.run({"x": x, "w": weights})[0], oracle.conv(x, weights, **PADS).value)
@@ -312,7 +312,7 @@ def test_only_constants_are_looked_at_once() -> None:
 
 
 class _Dirty:
-    """Memory that holds NaN until something is written."""
+    """Memory that holds NaN until it is written."""
 
     def take(self, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
         return np.full(shape, np.nan, dtype)

@@ -20,7 +20,7 @@ from tests.oracle.oracle import assert_same, round_to
 
 pytestmark = pytest.mark.slow
 
-RANKS = (31, 61, 62)  # from where the quick ways have too many axes: with wide kernels, with any, and the last one
+RANKS = (31, 61, 62)  # fast methods have too many axes for wide kernels, and for any; and the largest rank
 BOTH = ("conv", "conv_transpose")
 every_rank = pytest.mark.parametrize("rank", RANKS)
 every_layout = pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -192,7 +192,7 @@ def test_twelve_axes_of_two_elements() -> None:
 def test_taps_that_meet_nothing_take_no_time(operator: str) -> None:
     rank = 58
     x = np.full((1, 1, *(1,) * rank), 3, np.float32)
-    w = np.broadcast_to(np.float32(2), (1, 1, *(2,) * rank))  # more taps than could ever be counted
+    w = np.broadcast_to(np.float32(2), (1, 1, *(2,) * rank))  # more taps than a loop could visit
     pads = [1] * rank + [0] * rank
     assert getattr(gpuconv, operator)(x, w, pads=pads).tolist() == np.full(x.shape, 6).tolist()
 

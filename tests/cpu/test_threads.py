@@ -1,4 +1,4 @@
-"""Threads of ours: what they do, what an interrupt leaves of it, and how many there are."""
+"""The library's threads: their work, their state after an interrupt, and their number."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_an_error_ends_the_work_and_is_raised(threads: str, monkeypatch: pytest.
     with pytest.raises(ValueError, match="item 3"):
         _threads.run(work, range(1000))
     assert len(done) < 100
-    _threads.run(done.append, [1000])  # the pool works on
+    _threads.run(done.append, [1000])  # the pool continues
     assert done[-1] == 1000
 
 
@@ -138,11 +138,11 @@ def test_a_second_interrupt_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> No
 
     with interrupts(times=2) as handler, pytest.raises(Interrupt):
         _threads.run(work, range(1000))
-    assert done == []  # what has begun is at work still
+    assert done == []  # the started items are still running
     release.set()
     _threads.run(lambda _: None, range(4))
     assert eventually(lambda: len(done) == len(begun))
-    assert len(done) <= 2  # and the threads have been told to do no more
+    assert len(done) <= 2  # and the threads have been told to stop
 
 
 @NEEDS_SIGNALS

@@ -61,7 +61,7 @@ def test_rows_are_shared_where_there_are_fewer_pieces_than_threads(
         ((1, 1), (1, 1), 1, 4, (1, 1)),
         ((3, 8), (3, 8), 1, 4, (3, 8)),  # three cannot be cut into four
         ((4, 8), (4, 8), 1, 4, (1, 8)),
-        ((4, 1), (4, 1), 1, 4, (4, 1)),  # a position each would be too small
+        ((4, 1), (4, 1), 1, 4, (4, 1)),  # one position each would be too small
     ],
 )
 def test_boxes_come_out_even(box: Ints, extents: Ints, others: int, threads: int, expected: Ints) -> None:
@@ -158,7 +158,7 @@ def _added(x: Ints, w: Ints, box: Ints, rows: int, stride: int, offsets: Any) ->
 
 
 def test_a_block_that_is_added_up_holds_inputs_products_and_sums() -> None:
-    """Counted by hand: an output of a phase has the inputs of all taps, whose offsets are in strides."""
+    """Counted by hand: an output of a phase reads the inputs of all taps, whose offsets are in strides."""
     assert _added((1, 2, 50), (1, 2, 4, 3), (5,), 3, 1, (range(3),)) == 7 * 2 + 7 * 3 * 3 + 3 * 5
     assert _added((1, 2, 50), (1, 2, 4, 3), (5,), 3, 1, (range(0, -3, -1),)) == 7 * 2 + 7 * 3 * 3 + 3 * 5
     assert _added((1, 2, 50), (1, 2, 4, 4), (5,), 3, 2, (range(-1, 3),)) == 7 * 2 + 7 * 3 * 4 + 3 * 5
@@ -178,7 +178,7 @@ def test_as_many_axes_as_numpy_has_room_for() -> None:
 
 
 def _pooled(random: Random) -> Any:
-    """A MaxPool of a random shape, which has outputs."""
+    """Return a MaxPool of a random shape with at least one output."""
     rank = random.randint(1, 3)
     kernel, dilations = ([random.randint(1, most) for _ in range(rank)] for most in (4, 3))
     extents = [random.randint((k - 1) * d + 1, 14) for k, d in zip(kernel, dilations, strict=True)]
@@ -189,7 +189,7 @@ def _pooled(random: Random) -> Any:
 
 
 def _span(places: Any, extent: int) -> int:
-    """From the first to the last of places, or all that there is."""
+    """Return the extent from the first to the last place, at most the whole extent."""
     return min(extent, max(places) - min(places) + 1)
 
 

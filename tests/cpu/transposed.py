@@ -14,7 +14,7 @@ import numpy as np
 
 Ints = tuple[int, ...]
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.complex64]
-NAMES = "group", "strides", "dilations", "pads", "output_padding"  # of attributes, as `transposed` has them in order
+NAMES = "group", "strides", "dilations", "pads", "output_padding"  # names of attributes in the order of `transposed`
 
 
 def integers(random: Random, shape: Ints, dtype: Any) -> Any:

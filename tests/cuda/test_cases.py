@@ -1,4 +1,4 @@
-"""Every named case through the CUDA backend: with all checks on where the device is the emulated one.
+"""Every named case through the CUDA backend, with all checks on the emulated device.
 
 Each run has one dtype of each case, with 32-bit indices; the thorough tier has all dtypes, and 64-bit indices too.
 """
@@ -38,7 +38,7 @@ def rows_of(case: Case, every: bool) -> list[tuple[str, bool]]:
 
 @contextmanager
 def cuda(case: Case, dtype: str, wide: bool) -> Iterator[Any]:
-    """A device on which all kernels use indices of the requested width."""
+    """Emulate a device on which all kernels use indices of the requested width."""
     with indices(wide), any_cuda(limits_of=architecture(dtype, len(case.x_shape) - 2)) as emulated:
         yield emulated
     assert all(launch.variant.name.endswith("_wide") == wide for launch in emulated.launches)

@@ -1,4 +1,4 @@
-"""Complex numbers: every operator that sums is four real calls, on both backends."""
+"""Complex numbers: every summing operator makes four real calls, on both backends."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_packed_weights_may_be_complex() -> None:
 
 @pytest.mark.gpu
 def test_nothing_is_launched_without_weights_but_what_adds_the_bias() -> None:
-    """Channels of none: the result is the bias."""
+    """Without channels, the result is the bias."""
     b = np.array([1 + 2j, 3], np.complex64)
     with any_cuda():
         y = gpuconv.conv(np.ones((1, 0, 3), np.complex64), np.ones((2, 0, 2), np.complex64), b)

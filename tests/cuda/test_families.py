@@ -31,7 +31,7 @@ Ints = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Call:
-    """A call of one operator, by a kernel whose name has this in it; x and y with channels second or last."""
+    """A call of one operator, by a kernel with this part of its name; channels of x and y are second or last."""
 
     kernel: str
     source: str
@@ -99,7 +99,7 @@ ANYWHERE = [
 
 @pytest.mark.parametrize("call", [one.param() for one in ANYWHERE])
 def test_arrays_may_begin_anywhere(call: Call) -> None:
-    """One of x, w and y begins an element after a multiple of 16 bytes: vectors of it are not aligned."""
+    """One of x, w and y begins an element after a multiple of 16 bytes, so its vectors are not aligned."""
     x, w = call.arrays()
     x.flat[3] = w.flat[0] = np.inf
     y = call.exact(x, w).value.astype(call.dtype)
@@ -116,7 +116,7 @@ def test_arrays_may_begin_anywhere(call: Call) -> None:
 
 
 def depthwise() -> Iterator[Call]:
-    """Every form of direct sums of rows, of taps side by side and apart."""
+    """Yield every form of direct sums of rows, with adjacent and dilated taps."""
     for form in direct_forms.FORMS:
         for dilation in (1, 2) if form.stride == 1 else (1,):
             x, w, attributes = direct_forms.usual(form, 10 * dilation, 8 * dilation, dilation)
@@ -144,7 +144,7 @@ PADDED = [
     Call(*TAP_ROWS, BESIDE),
     Call(*TAP_ROWS, {**BESIDE, "strides": [2, 3]}),
     Call("conv_tap_rows", TAP_ROWS[1], (1, 16, 4, 30), (16, 3, 2, 5), "bfloat16", BESIDE, "conv_transpose"),
-    # Strides of two and three taps: the second phase has one tap, and a zero beside it.
+    # Strides of two and three taps: the second phase has one tap and a zero.
     Call(
         "phase_rows", "conv/gemm/phase_rows.cu", (1, 16, 5, 40), (16, 3, 1, 3), "bfloat16",
         {"strides": [1, 2], "pads": [0, 1, 0, 1]}, "conv_transpose",
@@ -155,7 +155,7 @@ PADDED = [
 @pytest.mark.parametrize("spoilt", ["x", "w"])
 @pytest.mark.parametrize("call", [one.param() for one in PADDED])
 def test_padding_takes_no_part(call: Call, spoilt: str) -> None:
-    """An infinite or NaN weight adds nothing in the padding; on a valid input it gives what IEEE arithmetic gives.
+    """In the padding, an infinite or NaN weight has no effect; on a valid input, IEEE arithmetic applies.
 
     An infinite input does not affect outputs whose windows do not contain it.
     """
@@ -218,7 +218,7 @@ DIVIDED = [
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("call", "multiprocessors"), [one.param(count) for one, count in DIVIDED])
 def test_results_do_not_depend_on_the_order_of_blocks(call: Call, multiprocessors: int | None) -> None:
-    """Tiles that several blocks sum, in one launch with tickets, or in two launches where packed weights are shared."""
+    """Tiles that several blocks sum, in one launch with tickets, or in two launches if weights are packed."""
     x, w = call.arrays("normal")
     found = set()
     for seed, (order, packed) in enumerate(product(("late", "random"), (False, True))):

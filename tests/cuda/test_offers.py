@@ -1,4 +1,4 @@
-"""What each kernel family refuses, and the reason that plans give; and which kernel a layer gets.
+"""The problems that each kernel family refuses, with the reasons that plans give; and the kernels of layers.
 
 A row has a problem, the beginning of the reason, and the families that refuse the problem for it. If a number decides,
 `TAKEN` has the largest accepted one.
@@ -71,9 +71,9 @@ G2: dict[str, Any] = {"group": 2}
 G4: dict[str, Any] = {"group": 4}
 TWOS = (2, 2, 2, 2)
 ONE_GROUP = (1, 3, 9, 9), (4, 3, 3, 3)
-GEMM = (8, 64, 8, 8), (256, 64, 1, 1)  # x and w of a Conv of one tap, all of whose pixels are neighbours
-BLOCKS = (8, 64, 8, 8), (64, 32, 2, 2)  # of a ConvTranspose whose strides are its kernel
-IMAGES = (2, 3, 20, 20)  # whose windows a pool's gradient adds up
+GEMM = (8, 64, 8, 8), (256, 64, 1, 1)  # x and w of a Conv with one tap, whose pixels are contiguous
+BLOCKS = (8, 64, 8, 8), (64, 32, 2, 2)  # of a ConvTranspose whose strides equal its kernel
+IMAGES = (2, 3, 20, 20)  # x of a pool's gradient
 NO_WINDOW: dict[str, Any] = {"strides": [9, 1], "pads": [5, 0, 0, 0]}  # the only row of windows ends before x
 _64_BIT = "it needs 64-bit indices"
 _FAR = "offsets or coordinates need 64-bit indices"
@@ -179,7 +179,7 @@ EXPLAINED: list[tuple[Any, str, tuple[Any, ...]]] = [
     (weight_grad((1, 1, 0), (1, 1, 1), pads=[1, 1]), "there is nothing to multiply", (weight_rows, weight_tiles)),
     (weight_grad((1, 1, 2**30), (1, 1, 1)), _FAR, (weight_rows, weight_tiles)),
     (weight_grad((1, 1, 2**30), (1, 1, 1), strides=[2**20]), _FAR, (weight_tiles,)),
-    (weight_grad((1, 1, 2**28), (1, 1, 1)), _FAR, (weight_rows,)),  # up to four times as many walks
+    (weight_grad((1, 1, 2**28), (1, 1, 1)), _FAR, (weight_rows,)),  # up to four times the number of walks
     (weight_grad((1, 1, 9), (1, 1, 2), dilations=[2**25], pads=[2**25, 0]), _FAR, (weight_rows,)),
     (weight_grad((1, 2, 2**29), (1, 2, 3), strides=[2**20]),
      "channels of x are 2147483648 bytes apart, not fewer than 2147483648", (weight_tiles,)),
@@ -221,7 +221,7 @@ EXPLAINED: list[tuple[Any, str, tuple[Any, ...]]] = [
     (max_pool_grad((2, 3, 909, 20), [909, 5]), "shared memory does not hold the rows of a window", (scatter,)),
 ]  # fmt: skip
 
-# Nobody expects the family to take these: plans do not give the reason.
+# Problems for which a family is obviously not meant: plans do not give the reason.
 PLAIN: list[tuple[Any, str, tuple[Any, ...]]] = [
     (conv((1, 4, 9), (6, 4, 3)), "Conv has no phases", (transpose,)),
     (conv((1, 4, 9), (6, 4, 3)), "pixels are not contiguous", (pointwise,)),
@@ -290,9 +290,9 @@ PADS = {size: [size // 2] * 4 for size in (3, 5, 7, 9)}
 IMAGE, BLOCK = (1, 64, 256, 256), (32, 256, 56, 56)
 TF32: dict[str, Any] = {"precision": "tf32"}
 
-# Layers, and their kernel: its name, or how that begins where it ends with "_".
+# Layers and their kernels: the name, or its beginning if that ends with "_".
 CHOSEN: list[tuple[Any, str]] = [
-    # few output channels: bands of x, or where windows lie apart one output a thread
+    # few output channels: bands of x, or one output a thread if windows are far apart
     *(
         (one, "conv_bands_")
         for dtype in ("float32", "bfloat16")
@@ -350,9 +350,9 @@ CHOSEN: list[tuple[Any, str]] = [
         for channels, filters, side, tile in (
             (256, 256, 112, "float32_3d_128x128x16_uniform"),  # enough for every multiprocessor
             (256, 64, 112, "float32_3d_64x64x16_uniform"),  # half of the large tile would be empty
-            (3, 64, 112, "float32_3d_64x64x16"),  # slices of K hold several taps
+            (3, 64, 112, "float32_3d_64x64x16"),  # slices of K have several taps
             (256, 256, 16, "float32_3d_64x64x16_uniform"),  # fewer pixels: smaller tiles, on more multiprocessors
-            (256, 256, 22, "float32_3d_128x128x16_uniform_split"),  # several blocks a tile, for less of it in vain
+            (256, 256, 22, "float32_3d_128x128x16_uniform_split"),  # several blocks a tile, to idle less
             (256, 256, 7, "float32_3d_64x64x16_uniform_split"),  # still fewer: several blocks a tile
             (32, 9, 256, "tap_rows_float32_3d_64x64x16_uniform"),  # taps along W fill the tile that 9 filters do not
             (32, 1, 256, "bands_float32_3d_1x7_3x3"),  # too few output channels for a GEMM
@@ -374,14 +374,14 @@ CHOSEN: list[tuple[Any, str]] = [
         conv((1, 512, 96, 88), (256, 512, 3, 3), pads=PADS[3]),
         "conv_float32_3d_128x128x16_uniform",
     ),
-    # tensor cores, where they serve
+    # tensor cores, where they apply
     (half(BLOCK, (256, 256, 3, 3)), "conv_float16_3d_wgmma_128x256_rows"),
     (conv((1, 128, 14, 14), (64, 128, 3, 3), "bfloat16"), "conv_tap_rows_bfloat16_3d_mma_128x128x32_scalar"),
     (half((8, 3, 224, 224), (64, 3, 7, 7)), "conv_float16_3d_mma_64x64x32_rowwise"),
     (conv((8, 64, 56, 56), (64, 64, 3, 3), "float64"), "conv_float64_3d_mma_64x64x16_scalar"),
     (conv(BLOCK, (256, 256, 3, 3), **TF32), "conv_float32_3d_tf32_wgmma_128x128_pixel_rows"),
     (conv(BLOCK, (256, 256, 3, 3)), "conv_float32_3d_128x128x16_uniform"),
-    # strided ConvTranspose: rows that are written whole
+    # strided ConvTranspose: kernels that write whole rows
     *(
         (transposed(x, w, [2, 2]), "conv_transpose_depth_to_space_float32_3d_")
         for x, w in (((8, 128, 64, 64), (128, 24, 2, 2)), ((8, 3, 64, 64), (3, 3, 2, 2)))
@@ -390,7 +390,7 @@ CHOSEN: list[tuple[Any, str]] = [
 
 
 def operator_of(one: Any) -> Any:
-    """Return the module that has all families for this kind of problem."""
+    """Return the module with all families for this kind of problem."""
     kinds = {"Problem": conv_families, "WeightGradProblem": weight_families, "PoolProblem": pool_families}
     return kinds.get(type(one).__name__, pool_grad_families)
 

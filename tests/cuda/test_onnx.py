@@ -70,7 +70,7 @@ def test_pools_and_products_around_ours_run_our_kernels() -> None:
     expected = backend.run_model(model, values)[0]
     with emulated_cuda() as emulated:
         (y,) = backend.run_model(model, values, device="CUDA")
-    np.testing.assert_allclose(y, expected, rtol=1e-6)  # of quotients of integers; the sums are exact
+    np.testing.assert_allclose(y, expected, rtol=1e-6)  # for quotients of integers; the sums are exact
     names = [record.variant.name for record in emulated.launches]
     assert sum("conv" in name for name in names) >= 2
     assert any("average_pool" in name for name in names)

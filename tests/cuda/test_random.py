@@ -25,7 +25,7 @@ from tests.oracle.strategies import GENERATORS, Problem, channels_pool_problem, 
 pytestmark = [pytest.mark.gpu, pytest.mark.every_run]
 
 seeds = st.integers(0, 2**32 - 1)
-layouts = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned"}))  # which CUDA arrays cannot be
+layouts = st.sampled_from(sorted(set(LAYOUTS) - {"unaligned"}))  # CUDA arrays cannot be unaligned
 row_layouts = st.sampled_from(("contiguous", "contiguous", "strided rows", "off the vectors", "broadcast", "reversed"))
 pixel_layouts = st.sampled_from(("channels last", "strided pixels", "pixels off the vectors"))
 row_outs = st.sampled_from((None, None, "strided rows", "off the vectors", "strided"))
@@ -41,7 +41,7 @@ def computed(problem: Problem, arrays: list[Any], seed: int, **more: Any) -> Any
 
 
 def new(layout: str | None, like: Any, dtype: Any) -> Any:
-    """An array for a result, None for the backend's own."""
+    """Return an array for a result, or None for the backend's own."""
     return None if layout is None else LAYOUTS[layout](np.zeros(like.shape, dtype))
 
 
@@ -63,7 +63,7 @@ def test_sums_of_every_kind_in_every_layout(
 
 
 def _many_channels(operator: str) -> Callable[[Random], Problem]:
-    """Problems with several tiles in M, and channels that do and do not fill the slices of K."""
+    """Return problems with several tiles in M, and channels that may fill the slices of K or not."""
 
     def problem(random: Random) -> Problem:
         found = GENERATORS[operator](random, random.choice((1, 2, 2, 3)))

@@ -1,4 +1,4 @@
-"""Arrays cut into chunks at odd places, for the tests of gpuconv.dask; without dask those are skipped."""
+"""Arrays with chunks of irregular sizes, for the tests of gpuconv.dask, which are skipped without dask."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _cut(random: Random, size: int) -> tuple[int, ...]:
 
 
 def in_ones(array: Any) -> Any:
-    """A dask array whose every element is a chunk along the batch and the spatial axes, as along the channels."""
+    """Return a dask array in chunks of one element along the batch and the spatial axes, and along the channels."""
     return da.from_array(array, chunks=tuple((1,) * size or (0,) for size in array.shape))
 
 

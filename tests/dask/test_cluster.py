@@ -1,4 +1,4 @@
-"""gpuconv.dask on a cluster of two worker processes: the values of one call, also where a worker dies meanwhile."""
+"""gpuconv.dask on a cluster of two worker processes: the values of one call, even if a worker dies meanwhile."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def _computed(client: Any, *arrays: Any) -> Any:
-    """The arrays that the cluster makes; an error where that takes longer than it can."""
+    """Return the arrays from the cluster; raise an error if that takes too long."""
     futures = client.compute(list(arrays))
     pytest.importorskip("distributed").wait(futures, timeout=120)
     return client.gather(futures)

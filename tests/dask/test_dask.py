@@ -1,4 +1,4 @@
-"""gpuconv.dask: the values of one call, however the arrays are cut; chunks, laziness, weights, names."""
+"""gpuconv.dask: the values of one call for any chunks; chunks of results, laziness, weights, names."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 @pytest.fixture(autouse=True)
 def synchronous() -> Iterator[None]:
-    """Compute on the calling thread where a test does not say otherwise."""
+    """Compute on the calling thread unless a test requests otherwise."""
     with dask.config.set(scheduler="synchronous"):
         yield
 
@@ -236,7 +236,7 @@ def test_channels_of_a_transpose_are_cut_between_groups() -> None:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes of the inputs of calls on blocks."""
+    """Record the shapes of the inputs of calls on blocks."""
     shapes: list[tuple[int, ...]] = []
 
     def watched(call: Any, x: Any, **attributes: Any) -> Any:
@@ -260,7 +260,7 @@ def test_a_call_gets_no_more_than_what_reaches_its_outputs(seen: list[tuple[int,
     dask_api.conv_transpose(x, w, strides=[2]).compute()  # outputs 20 to 39 are reached by inputs 8 to 19
     assert sorted(seen) == [(1, 1, 10), (1, 1, 12), (1, 1, 12)]
     seen.clear()
-    dask_api.conv_transpose(x, w, strides=[2], pads=[1, 1]).compute()  # these are 21 to 40 of it: inputs 9 to 20
+    dask_api.conv_transpose(x, w, strides=[2], pads=[1, 1]).compute()  # these are its outputs 21 to 40: inputs 9 to 20
     assert sorted(seen) == [(1, 1, 11), (1, 1, 11), (1, 1, 12)]
 
 
@@ -468,7 +468,7 @@ def test_packed_weights_are_packed_once_a_process(monkeypatch: pytest.MonkeyPatc
 
 
 def _line(random: Random, operator: str) -> tuple[Any, list[int]]:
-    """The geometry of one axis, and chunks of its inputs."""
+    """Return the geometry of one axis, and chunks of its inputs."""
     sizes = [random.randint(0, 5) for _ in range(random.randint(1, 4))]
     kernel, stride, dilation = (random.randint(1, most) for most in (4, 4, 3))
     pads = [random.randint(0, 6) for _ in range(2)]

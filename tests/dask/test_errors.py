@@ -33,7 +33,7 @@ def lazy(*shape: int, chunks: Any = -1, dtype: Any = np.float32) -> Any:
 
 
 def unknown(array: Any, axis: int) -> Any:
-    """The array with sizes along an axis that only a computation can tell."""
+    """Return the array with sizes along an axis that only a computation can determine."""
     sizes = [(float("nan"),) * len(along) if at == axis else along for at, along in enumerate(array.chunks)]
     return da.Array(array.dask, array.name, tuple(sizes), meta=array._meta)
 

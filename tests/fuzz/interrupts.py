@@ -283,4 +283,4 @@ def _company(wanted: bool) -> Iterator[None]:
     yield
     thread.join()
     if any(wrong) or len(wrong) != 3:
-        raise Wrong("a call beside an interrupted one gives another value")
+        raise Wrong("a call during an interrupted one returns another value")

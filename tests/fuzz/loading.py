@@ -299,7 +299,7 @@ class FUZZER(Fuzzer):  # __main__ imports this name
         inside = os.path.realpath(self._models)
         for path in self._watch.opened:
             if case.source != "path" or not path.startswith(inside + os.sep):
-                raise Wrong("a model opens a file that is not beside it", path)
+                raise Wrong("a model opens a file outside its folder", path)
 
     def _run(self, case: Case, rep: Any) -> str:
         feeds = _feeds(case, rep)
@@ -324,7 +324,7 @@ class FUZZER(Fuzzer):  # __main__ imports this name
         for output in outputs:
             small = isinstance(output, np.ndarray) and not output.dtype.hasobject and output.nbytes < 2**20
             if small and _CANARY[:16] in output.tobytes():
-                raise Wrong("a model gives what a file holds that is not beside it")
+                raise Wrong("a model returns the contents of a file outside its folder")
         if case.kind == "valid":
             operators = frozenset(node.op_type for graph in _graphs(case.model) for node in graph.node)
             for name, got, want in zip(rep.output_names, outputs, _expected(case), strict=True):

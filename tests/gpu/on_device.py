@@ -53,7 +53,7 @@ def laid_out(array: Any, layout: str) -> tuple[Any, Any]:
     host = LAYOUTS[layout](array)
     if layout in ("contiguous", "fortran", "channels last"):
         return gpuconv.to_device(host), host
-    kind = f"u{array.dtype.itemsize}" if array.dtype.itemsize <= 8 else array.dtype  # which has no integers
+    kind = f"u{array.dtype.itemsize}" if array.dtype.itemsize <= 8 else array.dtype  # for which no integer type exists
     xp, bits = cupy(), np.ascontiguousarray(array).view(kind)
     if layout == "broadcast":
         moved = xp.broadcast_to(xp.asarray(bits[:1]), bits.shape) if bits.shape[0] else xp.asarray(bits)
@@ -68,7 +68,7 @@ def laid_out(array: Any, layout: str) -> tuple[Any, Any]:
 
 
 def exposed(array: Any, stream: int | None = None) -> Any:
-    """Return what Numba and others show of an array on a device, and of the stream that makes it."""
+    """Return an array that exposes itself as those of Numba and others do, with the stream that produces it."""
     interface = {
         "shape": array.shape,
         "typestr": array.dtype.str,
@@ -93,7 +93,7 @@ def require_room(nbytes: int) -> None:
 
 
 def keep_busy(seconds: float = 0.5) -> Any:
-    """Keep the current stream busy for about that long; return an event that happens after."""
+    """Keep the current stream busy for about this long; return an event that follows."""
     xp = cupy()
     kernel = xp.RawKernel(_SPIN, "spin")
     kernel((1,), (1,), (np.int64(seconds * _CYCLES),))

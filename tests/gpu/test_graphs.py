@@ -1,4 +1,4 @@
-"""CUDA graphs of gpuconv.graph: whose memory replays write to, what they read, and in which order."""
+"""CUDA graphs of gpuconv.graph: the memory that replays write to, what they read, and in which order."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_memory_comes_from_the_current_allocator(network: Any, allocator: str) -
 
 
 def test_an_allocator_lives_as_long_as_what_it_gave(network: Any) -> None:
-    """A pool of CuPy's frees the memory of all arrays when it dies."""
+    """A pool of CuPy's frees the memory of all its arrays when it is destroyed."""
 
     def allocator() -> Callable[[int], Any]:
         pool = cupy().cuda.MemoryPool()
@@ -181,7 +181,7 @@ def test_layers_of_a_deep_function_share_blocks() -> None:
 
 
 def test_memory_serves_the_stream_in_which_the_graph_was_made() -> None:
-    """Also what the capture was the first to need."""
+    """Also memory that was first allocated during the capture."""
     x, pool = moved(X), cupy().cuda.MemoryPool()
     with cupy().cuda.using_allocator(pool.malloc):
         graph = gpuconv.graph(Calls(lambda y: y + cupy().ones((1000, *X[1:]), np.float32).sum(0)), x)
@@ -193,7 +193,7 @@ def test_memory_serves_the_stream_in_which_the_graph_was_made() -> None:
 
 
 def test_a_graph_ends_after_its_last_replay() -> None:
-    """Its memory is free for other streams at once."""
+    """Its memory is available to other streams at once."""
     w, x, pool = moved(SPLIT, 1), moved(WIDE), cupy().cuda.MemoryPool()
     with cupy().cuda.using_allocator(pool.malloc):
         graph = gpuconv.graph(lambda x: gpuconv.conv(x, w), x)
@@ -383,7 +383,7 @@ def test_a_replay_comes_after_what_its_stream_does_before(network: Any) -> None:
         x.fill(2)
         y = graph(x)
         assert not before.done, "the replay waited for the device"
-        x.fill(7)  # too late to matter
+        x.fill(7)  # too late to have an effect
         assert_same(gpuconv.to_host(y), on_host(np.full(X, 2, np.float32)), bits=False)
 
 
@@ -555,7 +555,7 @@ def nothing_is_left() -> Iterator[None]:
 
 
 class Calls:
-    """A function that does something else the second time, in the capture."""
+    """A function that behaves differently the second time, in the capture."""
 
     def __init__(self, second: Callable[[Any], Any]) -> None:
         self.count, self.second = 0, second
@@ -612,7 +612,7 @@ def test_a_capture_that_fails_is_ended(failure: str) -> None:
         stream.begin_capture()
         stream.end_capture()
         stream.synchronize()
-        cupy().cuda.Device().synchronize()  # refused where any stream captures
+        cupy().cuda.Device().synchronize()  # refused if any stream captures
     del caught
 
 

@@ -96,7 +96,7 @@ def test_the_array_interface_s_stream_comes_first_and_the_host_does_not_wait() -
     x, w, b = made()
     there = moved([x, w, b])
     gpuconv.conv(*map(exposed, there), **ATTRIBUTES)
-    there[0].fill(0)  # all kernels are loaded before it matters how long a call takes
+    there[0].fill(0)  # all kernels are loaded before the time of a call matters
     producer, consumer = (cupy().cuda.Stream(non_blocking=True) for _ in range(2))
     cupy().cuda.Device().synchronize()  # the consumer's stream does not wait for the copies
     with consumer:

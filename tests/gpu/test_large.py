@@ -1,4 +1,4 @@
-"""On a device: problems that cross blocks, and arrays that cross 2**31 elements and 2**32 bytes."""
+"""On a device: problems of several blocks, and arrays of more than 2**31 elements and 2**32 bytes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_maxima_of_more_than_2_31_elements_and_their_indices() -> None:
 
 
 def test_a_tiny_window_far_inside_of_a_large_array() -> None:
-    """A view beyond 2**32 bytes from its array's beginning: only its address is large."""
+    """A view more than 2**32 bytes after its array's beginning: only its address is large."""
     require_room(6 * 10**9)
     whole = cupy().zeros(2**32 + 2**20, np.uint8)
     x = whole[2**32 :].reshape(1, 1, 1024, 1024)

@@ -1,4 +1,4 @@
-"""On a device: memory layouts, ``out``, and memory that does not suffice."""
+"""On a device: memory layouts, ``out``, and insufficient memory."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_out_is_written_and_nothing_beside_it(operator: str, form: str) -> None:
 
 
 def room_for(result: Any, form: str) -> tuple[Any, Any]:
-    """An array full of 99 and a view of it for a result."""
+    """Return an array full of 99 and a view of it for a result."""
     xp = cupy()
     n, c, h, w = result.shape
     if form == "contiguous":

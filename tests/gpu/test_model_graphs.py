@@ -1,4 +1,4 @@
-"""Models whose runs are captured in CUDA graphs, and the nodes that cannot be."""
+"""Models whose runs are captured in CUDA graphs, and nodes that prevent it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def residual() -> onnx.ModelProto:
 
 
 def by_hand(x: Any) -> Any:
-    """The model above, operator by operator."""
+    """Compute the model above, operator by operator."""
     same, w, v = {"pads": [1, 1, 1, 1]}, made((3, 3, 3, 3), 1), made((4, 3, 3, 3), 2)
     hidden = np.maximum(gpuconv.conv(np.maximum(gpuconv.conv(x, w, **same), 0), w, **same) + x, 0)
     return gpuconv.max_pool(gpuconv.conv(hidden, v, **same), [2, 2], strides=[2, 2])
@@ -102,7 +102,7 @@ def test_a_graph_lives_without_its_model() -> None:
 
 
 def test_a_graph_keeps_constants_of_a_model_that_goes_on_without_them() -> None:
-    """A run with a value for an input that has one by default gives up what was computed from the default."""
+    """A run with a value for an input with a default drops what was computed from the default."""
     text = "g (float[2, 3, 8, 8] x, float[1, 3, 8, 8] c) => (float[2, 3, 8, 8] y) { a = Mul (x, c) y = Add (a, x) }"
     rep = backend.prepare(model(text, c=made((1, 3, 8, 8), 1)), "CUDA")
     rep.run([made(X)])  # brings the constant to the device

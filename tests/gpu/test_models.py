@@ -16,10 +16,10 @@ from tests.harness import cuda_device
 from tests.onnx.models import CONTROL_TESTS, OPERATORS, assert_expected, data_of, is_left, node_tests, on_host, values
 from tests.onnx.networks import NAMES, limit, load
 
-SORTED = ("TopK",)  # by Thrust, which the emulated device lacks: onnx/test_detecting.py has it on a stand-in for CuPy
+SORTED = ("TopK",)  # by Thrust, which the emulated device lacks: onnx/test_detecting.py tests it with a fake of CuPy
 SLOW, MANY = ("AffineGrid", "Attention", "BitShift"), 5  # many kernels to compile: every fifth test is emulated
 EVERY_RUN = "superresolution"  # the smallest network; the emulator takes seconds for larger ones
-SEQUENCES = re.compile("seq|opt")  # in the names of tests whose values are no arrays
+SEQUENCES = re.compile("seq|opt")  # in the names of tests whose values are not arrays
 pytestmark = [pytest.mark.gpu, cuda_device.sampled(4)]
 
 

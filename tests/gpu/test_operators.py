@@ -53,7 +53,7 @@ def test_a_device_computes_what_the_host_does(op_type: str, inputs: list[Any], a
     outputs = ["y", "scale", "zero"] if op_type == "DynamicQuantizeLinear" else ["y"]
     node = helper.make_node(op_type, names, outputs, **attributes)
     expected = backend.run_node(node, inputs, opset_version=24)
-    with gpuconv.precision("tf32"):  # has no part in integers
+    with gpuconv.precision("tf32"):  # does not affect integers
         got = backend.run_node(node, inputs, "CUDA", opset_version=24)
     for actual, wanted in zip(got, expected, strict=True):
         assert actual.dtype == wanted.dtype

@@ -16,7 +16,7 @@ from tests.oracle.oracle import assert_same
 
 pytestmark = pytest.mark.gpu
 
-# Images, their side and how often a call is made: on a real device more blocks than it runs at once, else a few.
+# Images, their extent and the number of calls: on a real device more blocks than run at once, otherwise a few.
 IMAGES, SIDE, RUNS = (1, 8, 3) if cuda_device.emulated() else (4, 60, 20)
 # operator: shapes of x, w and b, attributes
 CALLS: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
@@ -108,7 +108,7 @@ def test_a_call_comes_after_what_its_stream_does_before() -> None:
         keep_busy(0.3)
         x.fill(2)
         result = call("conv", [x, *there])
-        x.fill(7)  # too late to matter
+        x.fill(7)  # too late to have an effect
         assert_equal(result, [np.full(x.shape, 2, np.float32), w, b], "conv")
 
 
@@ -198,7 +198,7 @@ def test_a_graph_of_several_calls() -> None:
 
 
 def packed(operator: str) -> tuple[list[Any], list[Any]]:
-    """Small integers on the host, and the same on the device with packed weights."""
+    """Return small integers on the host, and the same on the device with packed weights."""
     arrays = made(operator, kind="integers")
     x, w, b = moved(arrays)
     return arrays, [x, gpuconv.pack(w, operator=operator), b]
@@ -232,7 +232,7 @@ def test_a_captured_call_with_packed_weights_can_be_replayed(operator: str, befo
         result = call(operator, there)
         graph = stream.end_capture()
         x, _bias = there[0], there[2]
-        there.clear()  # the graph keeps the weights, but not what it was given as arrays
+        there.clear()  # the graph keeps the weights, but not the arrays of the call
         for seed in range(3):
             changed = made(operator, 10 * seed, "integers")[0]
             x.set(changed)

@@ -85,7 +85,7 @@ def header() -> str:
 
 
 def sampled(count: int) -> pytest.MarkDecorator:
-    """Mark tests of which only one in ``count`` runs by default on the emulated device; a real one runs all."""
+    """Mark tests that run only once in ``count`` by default on the emulated device; a real one runs all."""
     return pytest.mark.sampled(count if emulated() else 1)
 
 

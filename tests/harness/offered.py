@@ -1,4 +1,4 @@
-"""What kernel families offer for a problem, for tests of single families."""
+"""Offers of kernel families for a problem, for tests of single families."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def _print_megabytes() -> None:
 
 
 def _start_a_daemon() -> None:
-    """Start a process in a session of its own, whose parent ends; note its number."""
+    """Start a process in a separate session, whose parent ends; write its pid."""
     program = "import os, sys, time; os.fork() and os._exit(0); print(os.getpid(), flush=True); time.sleep(600)"
     started = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
     assert started.stdout is not None

@@ -37,7 +37,7 @@ def sample() -> Iterator[Problem]:
 
 
 def problem(name: str, dtype: str = "float32", indices: bool = False) -> Problem:
-    """The problem of a case at its newest opset."""
+    """Return the problem of a case at its newest opset."""
     (case,) = (case for case in cases.CASES if case.name == name)
     return Problem(case, dtype, problems.opsets(case, dtype, indices)[-1], indices)
 

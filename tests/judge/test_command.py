@@ -196,14 +196,14 @@ def test_only_what_is_new_fails(
     path = tmp_path / name
     words = ["judge", "gpuconv", "--suite", str(copied_suite(tmp_path)), "--expected-failures", str(path)]
     kinds |= {"ties": "wrong", "overhang": "hangs"}
-    assert main(words) == 2  # there is no such file yet
+    assert main(words) == 2  # the file does not exist yet
     assert main([*words, "--update-expected"]) == 0
     text = path.read_text()
     entries = json.loads(text) if name.endswith("json") else dict(line.split() for line in text.splitlines())
     assert entries == {one.name: kinds[part] for part in ("ties", "overhang") for one in sample() if part in one.name}
     assert list(entries) == sorted(entries)
     assert main(words) == 0
-    kinds["overhang"] = "refuses"  # which is no failure, but not fixed either
+    kinds["overhang"] = "refuses"  # which is not a failure, but not fixed either
     assert main(words) == 0
     assert " expected, 0 fixed" in capsys.readouterr().out
     kinds["ties"] = "crashes"  # another verdict than expected
@@ -218,7 +218,7 @@ def test_only_what_is_new_fails(
     ]
     fixed = sorted(one.name for one in sample() if "overhang" in one.name)
     assert f"fixed: {', '.join(fixed)} (--update-expected takes them out of {path})" in out
-    assert main([*words, "--update-expected", "--filter", "unpool"]) == 0  # tests that are not run keep their entries
+    assert main([*words, "--update-expected", "--filter", "unpool"]) == 0  # tests that do not run keep their entries
     assert main(words) == 0
     assert f"0 new, {len(entries) - len(fixed) + out.count('new: ')} expected, {len(fixed)} fixed" in (
         capsys.readouterr().out

@@ -19,7 +19,7 @@ NAN, INF = np.nan, np.inf
 
 @cache
 def node_tests(op: str) -> list[Any]:
-    """ONNX's own tests of an operator, without those of all others, which take long to make."""
+    """Return ONNX's own tests of an operator, without generating those of all other operators, which is slow."""
     import_module(f"onnx.backend.test.case.node.{op.lower()}")
     tests = [test for test in node._NodeTestCases if test.model.graph.node[0].op_type == op]
     return [test for test in tests if len(test.model.graph.node) == 1]

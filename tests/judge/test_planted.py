@@ -1,4 +1,4 @@
-"""Wrong implementations, one for each of many rules, judged directly: the findings are those rules and no others."""
+"""Wrong implementations, one for each of many rules, judged directly: the findings are exactly those rules."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Stored(verdicts.Test):
 
 @functools.cache
 def asked(op: str) -> tuple[tuple[Problem, Stored], ...]:
-    """The named cases of an operator in float32, or the type that they have, at the newest opset."""
+    """Return the named cases of an operator in float32, or in their own type, at the newest opset."""
     found = []
     for number, case in enumerate(cases.CASES):
         if case.op == op:
@@ -71,7 +71,7 @@ def outputs(one: Problem, changed: dict[str, Any] | None = None, arrays: dict[st
 
 
 def given(one: Problem, name: str, value: Callable[[Any], Any]) -> dict[str, Any]:
-    """Another value of an attribute that a problem has."""
+    """Replace the value of an attribute of a problem."""
     found = attributes(one).get(name)
     return {} if found is None else {name: value(found)}
 
@@ -81,7 +81,7 @@ def same_always_upper(one: Problem) -> Outputs:
 
 
 def undilated_same(one: Problem) -> Outputs:
-    """SAME with pads for the kernel without its dilation."""
+    """Compute SAME with pads for the kernel without its dilation."""
     if not readings.mode_of(one).startswith("SAME"):
         return outputs(one)
     sizes = zip(one.case.x_shape[2:], attributes(one)["kernel_shape"], readings.per_axis(one, "strides"), strict=True)
@@ -108,7 +108,7 @@ def lowest_for_infinity(one: Problem) -> Outputs:
 
 
 def compared(one: Problem, keys: Callable[[Array], Array]) -> Outputs:
-    """The elements in the places of the maxima of other numbers."""
+    """Return the elements at the positions of the maxima of other numbers."""
     x = operands(one)["x"]
     _, places = definition.max_pool(keys(x.astype(np.float64)), **attributes(one))
     flat = x.reshape(-1)

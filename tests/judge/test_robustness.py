@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 Run = Callable[..., str]
 PIPE = "the target wrote into the pipe of the replies"
-EXPECTED = {  # the verdict and how its reason begins; what ends the process comes last, so that few are started
+EXPECTED = {  # the verdict and how its reason begins; tests that end the process come last, so that few are started
     "forks": (AGREES, ""),
     "writes into low descriptors": (AGREES, ""),
     "starts a daemon": (AGREES, ""),
@@ -55,11 +55,11 @@ EXPECTED = {  # the verdict and how its reason begins; what ends the process com
     "closes every descriptor and hangs": (HANGS, "no answer within 5 s"),
     "hangs": (HANGS, "no answer within 5 s"),
 }
-KEPT = (AGREES, REFUSES, WRONG)  # a process goes on after these, so that each is followed by a test like any other
+KEPT = (AGREES, REFUSES, WRONG)  # after these, the process continues with the next test
 
 
 def _tests(names: Sequence[str], folder: Path) -> list[verdicts.Test]:
-    """Write one test many times, with a name for the model that says what the target does."""
+    """Write one test many times, with the target's behaviour in the name of the model."""
     one = written(problem("max_pool/1d/one element"), folder)
     tests = []
     for number, name in enumerate(names):
@@ -181,7 +181,7 @@ def test_a_stream_of_tests(tmp_path: Path) -> None:
 
 
 def test_npy_outputs_of_a_command(tmp_path: Path) -> None:
-    """A bfloat16 array is its bits in uint16."""
+    """A bfloat16 array is stored as its bits in uint16."""
     target = _command(
         tmp_path,
         "import numpy, onnx\n"

@@ -1,4 +1,4 @@
-"""Targets that die, hang and refuse; what is reported of them; programs that show findings without gpuconv."""
+"""Targets that crash, hang or refuse; what is reported about them; programs that reproduce findings without gpuconv."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_the_reference_is_found_wrong_and_told_why(
     got, expected = (line.split(maxsplit=1)[1] for line in done.stdout.splitlines()[:2])
     assert "nan" in expected
     assert got != expected
-    assert len(program.read_text()) < 2_000  # a small one is shown
+    assert len(program.read_text()) < 2_000  # a small reproducer is shown
 
 
 def _without_gpuconv(program: Path) -> subprocess.CompletedProcess[str]:
@@ -132,7 +132,7 @@ def _without_gpuconv(program: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_wrong_answers_are_explained(tmp_path: Path) -> None:
-    """The upper half of the padding where the lower was asked for is named, and so are exchanged pads."""
+    """Named are the upper half of the padding instead of the lower, and exchanged pads."""
     one = problem("conv/1d/SAME_LOWER with an odd total")
     test = written(one, tmp_path)
     other = suite.answer(one, {"auto_pad": "SAME_UPPER"})
@@ -207,7 +207,7 @@ def test_gpuconv_agrees_with_the_whole_suite(ok: Run) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_leaves_no_process_behind(number: signal.Signals, tmp_path: Path) -> None:
-    """The target hangs in a process of a session of its own, and has started another one."""
+    """The target hangs in a process of a separate session, and has started another process."""
     copied_suite(tmp_path)
     (tmp_path / "hangs.py").write_text(
         "import os, pathlib, subprocess, sys, time\n"
@@ -222,7 +222,7 @@ def test_a_signal_leaves_no_process_behind(number: signal.Signals, tmp_path: Pat
     words = [sys.executable, "-m", "gpuconv", "judge", "backend:hangs", "--suite", str(tmp_path / "suite")]
     path = os.pathsep.join([str(tmp_path), *sys.path])
 
-    def heed() -> None:  # what starts the tests in the background may have let them ignore Ctrl-C
+    def heed() -> None:  # in the background, tests may inherit that Ctrl-C is ignored
         signal.signal(number, signal.SIG_DFL)
 
     judge = subprocess.Popen([*words, "--time-limit", "500"], env={**os.environ, "PYTHONPATH": path}, preexec_fn=heed)

@@ -1,4 +1,4 @@
-"""Failing tests become small, keep their fault, and are shown by programs that run without gpuconv."""
+"""Failing tests are shrunk, keep their fault, and are reproduced by programs that run without gpuconv."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def problem(name: str, dtype: str = "float32", indices: bool = False) -> Problem
 
 
 def made(op: str, arrays: dict[str, Any], indices: bool = False, **attributes: Any) -> Problem:
-    """Make a problem of arrays, at opset 22 in float32."""
+    """Make a problem from arrays, at opset 22 in float32."""
     like = problem(next(case.name for case in cases.CASES if case.op == op), indices=indices)
     return shrink._with(like, {name: np.array(array, np.float32) for name, array in arrays.items()}, attributes)
 

@@ -1,4 +1,4 @@
-"""The judges without gpuconv, judge.c and judge.py: on suites made by hand, their verdicts are those of gpuconv."""
+"""The judges without gpuconv, judge.c and judge.py: on hand-written suites, their verdicts are those of gpuconv."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Array = Any
 
 @functools.cache
 def program() -> Path:
-    """Compile judge.c, with the checks of addresses and of undefined behaviour."""
+    """Compile judge.c with the sanitizers for addresses and undefined behaviour."""
     compiler = next((found for name in ("cc", "gcc", "g++", "clang") if (found := shutil.which(name))), None)
     if compiler is None:
         if os.environ.get("GPUCONV_REQUIRE_EMULATOR"):
@@ -97,7 +97,7 @@ def zeros(*arrays: Array) -> dict[str, Array]:
 
 
 def sums(folder: Path) -> None:
-    """Sums with bounds, and a bound of infinity."""
+    """Write sums with bounds, one of them infinite."""
     y = floats(1, 2, 3, 4)
     arrays = {"output_0": y, "bound_0": floats(0.5, 0.25, INF, 0, dtype=float)}
     store(folder, "sums", arrays)
@@ -118,7 +118,7 @@ def sums(folder: Path) -> None:
 
 
 def windows(folder: Path) -> None:
-    """MaxPool with Indices, with windows of nothing and NaN; one alternative belongs to another one."""
+    """Write MaxPool with Indices, with empty windows and NaN; one alternative is for elements of another one."""
     y, indices = floats(1, 2, 3, -9), np.array([0, 1, 2, -1])
     arrays: dict[str, Array] = {"output_0": y, "output_1": indices, **zeros(y, indices)}
     others = {"zero": alternative("element"), "lowest": alternative("element"), "turned": alternative(),
@@ -138,7 +138,7 @@ def windows(folder: Path) -> None:
 
 
 def positions(folder: Path) -> None:
-    """NaN, which one answer keeps and another passes over; and an answer of another shape."""
+    """Write NaN, which one answer keeps and another ignores; and an answer of another shape."""
     y, ignored, longer = floats(NAN, NAN, 3), floats(1, 2, 3), floats(1, 2, 3, 4, 5)
     arrays = {"output_0": y, **zeros(y), "alternative_ignored_0": ignored, "alternative_longer_0": longer}
     others = {"ignored": alternative(nan=True), "longer": alternative()}
@@ -149,7 +149,7 @@ def positions(folder: Path) -> None:
 
 
 def kinds(folder: Path) -> None:
-    """Integers, bits, an invalid model, outputs of no element, and of rank 0."""
+    """Write integers, bits, an invalid model, outputs without elements, and outputs of rank 0."""
     for dtype in ("int8", "uint8"):
         y = np.array([[1, 100], [3, 255]]).astype(dtype)
         store(folder, f"whole_{dtype}", {"output_0": y, **zeros(y)})
@@ -286,7 +286,7 @@ def test_gpuconv_agrees_with_the_verdicts_by_hand() -> None:
 
 
 def test_both_print_the_same_lines() -> None:
-    """The reasons, too: indices, values, counts, factors, names of alternatives."""
+    """Including the reasons: indices, values, counts, factors, names of alternatives."""
     first, second = (run(judge, *judged()).stdout.splitlines() for judge in JUDGES)
     assert first == second
     assert "wrong test04: output 0[1] is nan, expected 2 (1 of 4 elements differ)" in first
@@ -360,7 +360,7 @@ def cited(judge: str, folder: Path) -> dict[str, str]:
 
 
 def test_mixtures_of_answers(tmp_path: Path) -> None:
-    """All three judges say the same of random mixtures, and each verdict occurs."""
+    """All three judges give the same verdicts on random mixtures, and each verdict occurs."""
     tests = [verdicts.Test(path) for path in sorted(suite().iterdir()) if path.is_dir()]
     found = mixed(tests, tmp_path, 0, 250)
     for judge in JUDGES:
@@ -374,7 +374,7 @@ def test_mixtures_of_answers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("judge", JUDGES)
 def test_claims(judge: str) -> None:
-    """--precision and --accumulate turn what is within their bounds, and nothing else, into agreement."""
+    """--precision and --accumulate turn exactly those failures into agreement that are within their bounds."""
     for options, numbers in (
         (("--precision", "tf32"), (17,)),
         (("--accumulate", "float16"), (21,)),

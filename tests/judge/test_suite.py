@@ -89,7 +89,7 @@ def test_every_case_is_asked_in_float32_or_in_what_it_has() -> None:
 
 @pytest.mark.parametrize("op", list(problems.KINDS))
 def test_every_schema_and_type_is_there(op: str) -> None:
-    """Each schema that onnx has, in each of its types and with each of its outputs, and one to five axes."""
+    """Each schema of onnx, in each of its types and with each of its outputs, and one to five axes."""
     asked = [one for number, case in enumerate(cases.CASES) if case.op == op for one in problems.of_case(case, number)]
     names = {"tensor(double)": "float64", "tensor(float)": "float32"}
     wanted = {
@@ -148,7 +148,7 @@ def test_a_sweep_follows_from_its_seed_and_count(swept: list[Any]) -> None:
 
 
 def test_the_sweep_has_sums_that_overflow_and_subnormals(swept: list[Any]) -> None:
-    """Sums of terms of one sign that are beyond the largest in float64's sums, or Python's, are asked for as inf."""
+    """Sums of terms of equal sign whose float64 sum, or Python's, exceeds the largest number are expected to be inf."""
     for op in ("conv", "conv_transpose"):
         certain = 0
         for one in (one for one in swept if one.case.op == op and one.case.values == "overflow"):
@@ -163,7 +163,7 @@ def test_the_sweep_has_sums_that_overflow_and_subnormals(swept: list[Any]) -> No
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_sums_beyond_the_largest_by_hand(dtype: str) -> None:
-    """1, 2, 3 and 4 halves of the largest value, all of one sign; what is exactly the largest may overflow."""
+    """1, 2, 3 and 4 halves of the largest value, all of one sign; a sum of exactly the largest may overflow."""
     one = problem("conv/1d/sums beyond the largest", dtype)
     largest = {"float16": 65504.0, "bfloat16": (2 - 2.0**-7) * 2.0**127, "float32": float(np.finfo(np.float32).max)}
     half = largest.get(dtype, float(np.finfo(np.float64).max)) / 2
@@ -198,7 +198,7 @@ def test_what_is_unpooled_has_the_shape_that_the_attributes_give(swept: list[Any
 
 
 def test_every_array_is_there_without_protobuf(tmp_path: Path) -> None:
-    """bfloat16 as its bits, the type in case.json; constants and attributes, too."""
+    """bfloat16 as its bits, with the type in case.json; also constants and attributes."""
     one = problem("conv/2d/a bias", "bfloat16")
     folder = written(one, tmp_path).folder
     stored = {path.stem: path for path in (folder / "test_data_set_0").glob("*.npy")}

@@ -1,4 +1,4 @@
-"""Assertions for other implementations' tests: what passes, and what a failure says."""
+"""Assertions for other implementations' tests: which results pass, and the messages of failures."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _pytest(folder: Path, text: str) -> str:
-    """Run pytest on a file of tests, with the plugin that it finds where gpuconv is installed."""
+    """Run pytest on a file of tests, with the plugin that gpuconv installs."""
     (folder / "test_made_up.py").write_text(text)
     words = [sys.executable, "-m", "pytest", "-p", "gpuconv_pytest", "-p", "no:cacheprovider", "test_made_up.py"]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])

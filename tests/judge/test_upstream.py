@@ -1,4 +1,4 @@
-"""The reports for other implementations quote the specification word for word, and their programs do what they say."""
+"""The reports for other implementations quote the specification verbatim, and their programs do what they say."""
 
 from __future__ import annotations
 

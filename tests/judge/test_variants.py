@@ -59,7 +59,7 @@ def test_maxima_of_equals_and_of_nothing() -> None:
     of_two = replace(empty, case=replace(empty.case, x_shape=(1, 2, 2)))
     assert by("empty_index_first", of_two, [7, 8, 5, 6])[1] == [0, 0, 0, 1, 2, 2, 2, 3]
     assert by("empty_0", of_two, [7, 8, 5, 6])[1] == [0, 0, 0, 1, 0, 0, 2, 3]
-    # Where NaN is passed over, a window of NaN only is as one of nothing, and may be NaN all the same.
+    # Where NaN is ignored, a window of only NaN is treated as empty, and may be NaN nevertheless.
     nan = made("max_pool", 3, kernel_shape=[2], indices=True)
     np.testing.assert_equal(by("nan_ignored_empty_nan", nan, [NAN, NAN, 1]), [[NAN, 1], [0, 2]])
     assert by("nan_ignored_empty_index_minus_one", nan, [NAN, NAN, 1]) == [[-INF, 1], [-1, 2]]
@@ -86,7 +86,7 @@ def test_padding_and_gaps_that_are_multiplied() -> None:
 
 def test_sizes_of_transposed() -> None:
     beyond = made("conv_transpose", 1, 1, output_shape=[4], kernel_shape=[1])
-    # The total padding is -3: halved to -2 (floor) or -1 (C), the larger half first. So it is with SAME.
+    # The total padding is -3: halved to -2 (floor) or -1 (C), the larger half first. SAME does the same.
     assert by("excess_floored", beyond, [5], [1]) == [[0, 5, 0, 0]]
     assert by("excess_truncated", beyond, [5], [1]) == [[0, 0, 5, 0]]
     same = made("conv_transpose", 1, 1, auto_pad="SAME_LOWER", strides=[4], kernel_shape=[1])

@@ -119,7 +119,7 @@ def test_float64_in_float32_differs(tmp_path: Path) -> None:
 
 
 def test_float64_beyond_the_range_of_float32(tmp_path: Path) -> None:
-    """Infinity stands for numbers beyond the range, but the largest float32 does not stand for infinity."""
+    """Infinity may replace numbers beyond the range, but the largest float32 may not replace infinity."""
     test = written(problem("max_pool/2d/lowest and largest", "float64"), tmp_path)
     (y,) = test.tensors("output")
     with np.errstate(over="ignore"):
@@ -171,7 +171,7 @@ def test_nan_that_depends_on_its_position_is_inconsistent(tmp_path: Path) -> Non
 
 
 def test_one_whole_answer_holds_for_all_outputs(tmp_path: Path) -> None:
-    """Y of one reading and Indices of another are wrong together."""
+    """Y of one reading together with Indices of another is wrong."""
     test = written(problem("max_pool/1d/NaN", indices=True), tmp_path)
     y, places = test.tensors("output")
     ignored = test.tensors("alternative_nan_ignored")
@@ -290,7 +290,7 @@ def test_alternatives_may_overflow_where_the_right_answer_may(tmp_path: Path) ->
 
 
 def test_nan_as_the_lowest_value_of_float32_differs_in_float64(tmp_path: Path) -> None:
-    """A target that computes float64 in float32 may take NaN for the lowest value, which is then float32's."""
+    """A target that computes float64 in float32 may treat NaN as the lowest value, which is then float32's."""
     like = problem("max_pool/1d/NaN", "float64")
     attributes = {"kernel_shape": [2]}
     one = replace(

@@ -25,7 +25,7 @@ def conv(
     operator: str | None = None,
     **attributes: Any,
 ) -> Forward:
-    """Return a specimen from the candidate's name, the shapes of x and w, what is special, and the attributes."""
+    """Return a specimen from the candidate's name, the shapes of x and w, further options, and the attributes."""
     operator = operator or ("conv_transpose" if kernel.startswith("conv_transpose") else "conv")
     filters = w[0] if operator == "conv" else w[1] * attributes.get("group", 1)
     b = (filters,) if bias else None

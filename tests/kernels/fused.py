@@ -139,7 +139,7 @@ def whole(one: Forward) -> Fused:
 
 @dataclass(frozen=True, eq=False)
 class Zeros(_Derived):
-    """Sums of 0 at bounds of -0: signs must stay as they are; with and without a residual of 0."""
+    """Sums of 0 at bounds of -0, whose signs must not change; with and without a residual of 0."""
 
     def compute(self) -> list[Any]:
         x, w, *_ = self.inputs
@@ -170,13 +170,13 @@ FUSED = tuple(two_calls(one, number) for number, one in enumerate(CONVOLUTIONS))
 
 @dataclass(frozen=True)
 class BeyondTf32:
-    """A convolution whose factors round to infinity in TF32, by kernels with this in their names.
+    """A convolution whose factors round to infinity in TF32, by kernels with this part of their names.
 
-    In every other channel, starting with the first, inputs are large, equal and negative, and weights are small; in the
-    other channels it is the reverse. Products of such inputs are -inf unless exact, never NaN. The bias makes every
-    true sum positive and exact in any order. The kernel must recompute sums of -inf; ReLU would otherwise make them
-    look finite. Large weights stay finite but lose their last bits, except in 3xtf32 and in recomputed sums, which read
-    w again.
+    In every second channel, starting with the first, inputs are large, equal and negative, and weights are small; in
+    the remaining channels it is the reverse. Products of such inputs are -inf unless exact, never NaN. The bias makes
+    every true sum positive and exact in any order. The kernel must recompute sums of -inf; ReLU would otherwise make
+    them look finite. Large weights stay finite but lose their last bits, except in 3xtf32 and in recomputed sums, which
+    read w again.
     """
 
     kernel: str

@@ -115,7 +115,7 @@ class MaxPoolGrad(PoolGrad):
 
     @cached_property
     def inputs(self) -> tuple[Any, Any, Any]:
-        """dy, the right Indices, and Indices of which some are random."""
+        """Return dy, the right Indices, and partly random Indices."""
         x = values("ties", 1, self.shape, self.dtype)
         y, places = gpuconv.max_pool(x, return_indices=True, **self.attributes)
         random = np.random.default_rng(3)
@@ -425,7 +425,7 @@ def _problem(x: Ints, w: Ints, operator: str = "conv", **attributes: Any) -> Pro
 def max_pool_grad(
     kernel: str, x: Ints, layout: str = "contiguous", box: Ints | None = None, **attributes: Any
 ) -> MaxPoolGrad:
-    """Return a specimen from the candidate's name, the shape of x, what is special, and the pool's attributes."""
+    """Return a specimen from the candidate's name, the shape of x, further options, and the pool's attributes."""
     return MaxPoolGrad(kernel, x, layout, attributes, box)
 
 

@@ -44,7 +44,7 @@ class Planned(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What families offer for one problem: each candidate's family and plan, in the order of the offers."""
+    """The offers of families for one problem: each candidate's family and plan, in order."""
 
     families: tuple[Offering, ...]
     plans: tuple[Plan, ...]

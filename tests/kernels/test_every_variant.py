@@ -44,7 +44,7 @@ def groups() -> dict[tuple[str, str], set[str]]:
 
 
 def run(one: Try) -> set[str]:
-    """Make the calls of a problem by one candidate of every choice; return what was launched."""
+    """Make the calls of a problem by one candidate at every choice; return the launched kernels."""
     arrays = small_shapes.operands(one.problem, one.dtype)
     expected = small_shapes.compute(one.problem, arrays)
     picking = offers.picking(lambda candidates: candidates[one.number % len(candidates)])

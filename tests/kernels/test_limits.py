@@ -28,8 +28,8 @@ from tests.kernels.small import survey
 
 pytestmark = pytest.mark.slow
 
-REGISTERS = 65536  # of a multiprocessor, of every architecture
-REGISTER_UNIT = 8  # that a thread's are handed out in
+REGISTERS = 65536  # of a multiprocessor of every architecture
+REGISTER_UNIT = 8  # allocation unit of a thread's registers
 GROUPS = machine_code.of_sources()
 VARIANTS = {variant.name: variant for variant in all_variants()}
 

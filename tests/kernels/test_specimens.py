@@ -39,7 +39,7 @@ FORWARD = (*CONVOLUTIONS, *FORWARD_POOLS)
 
 
 def assert_right(one: Specimen, **options: Any) -> None:
-    """Run a specimen, then look at the launches of its kernel."""
+    """Run a specimen, then check the launches of its kernel."""
     launches = [launch for launch in one(**options).launches if launch.variant.name == one.variant]
     assert launches, f"{one.kernel} is not launched"
     for launch in launches:
@@ -70,7 +70,7 @@ DOUBLE = [one for one in gradients.LARGE_WEIGHTS if one.dtype == np.float64]
 @pytest.mark.parametrize("one", params(DOUBLE))
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
 def test_products_of_float64_are_right_in_both_shapes(one: Specimen, architecture: str) -> None:
-    """Newer tensor cores multiply larger fragments: the only source that asks for the architecture."""
+    """Newer tensor cores multiply larger fragments, in the only source that depends on the architecture."""
     assert_right(one, architecture=architecture, seed=4)
 
 
@@ -141,7 +141,7 @@ def test_every_form_of_pixels_is_there() -> None:
     assert any(one.kernel.endswith("_split") for one in wgmma.PIXELS)
 
 
-# ---------------------------------------------------------------- what the register has
+# ---------------------------------------------------------------- contents of the registry
 
 
 @pytest.mark.slow
@@ -159,7 +159,7 @@ def test_every_source_has_specimens() -> None:
     assert all(problems_of(path) for path in files())
 
 
-FIXED = {  # what kernels have the same of for all axes, or for height and width
+FIXED = {  # parameters that kernels have equal for all axes, or for height and width
     "_vectors_": {"kernel", "strides", "dilations"},
     "1x7_5x5": {"kernel", "strides", "dilations"},
     "conv_bands_": {"strides", "dilations"},
@@ -172,7 +172,7 @@ FIXED = {  # what kernels have the same of for all axes, or for height and width
 }
 
 
-# Without those that have nothing on any axis, or the same on all.
+# Without families that have none of these parameters on any axis, or the same on all.
 _SEVERAL_AXES = [one for one in FORWARD if one.problem.rank > 1 and one not in (*DIRECT, *POINTWISE, *MATRIX)]
 
 

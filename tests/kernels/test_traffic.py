@@ -45,7 +45,7 @@ from tests.oracle.strategies import Problem
 pytestmark = pytest.mark.emulator
 
 Ints = tuple[int, ...]
-WIDTHS = (33, 64)  # elements in a row; with 33, hardly a row begins where a sector does
+WIDTHS = (33, 64)  # elements in a row; with 33, few rows are aligned to sectors
 _FLAT: dict[str, Any] = {"pads": (1, 1, 1, 1)}
 
 
@@ -357,7 +357,7 @@ def test_pools_along_an_axis_read_neighbours_and_write_whole_sectors(
         assert_within(emulated.counters()[kernel], loads=loads, stores=1.3, shared=0)
 
 
-# Kernel, window, stride, pad, layout, x; rows of 14 or 40 elements do not all begin with a sector.
+# Kernel, window, stride, pad, layout, x; rows of 14 or 40 elements are not all aligned to sectors.
 _POOL_GRADS = (
     ("3d", 3, 2, 1, "NCHW", (2, 3, 9, 40)),
     *((f"3d_walks_{k}x{s}", k, s, pad, "NCHW", _ROWS) for k, s, pad in ((2, 2, 0), (3, 2, 1), (3, 1, 1))),

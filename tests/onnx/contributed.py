@@ -66,7 +66,7 @@ def by_onnxruntime(model: ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
 
 
 def saved(model: ModelProto, level: Any) -> ModelProto:
-    """Return a model as ONNX Runtime saves it at a level of its optimizations."""
+    """Return a model saved by ONNX Runtime at a level of its optimizations."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "saved.onnx"
         made = options(level)

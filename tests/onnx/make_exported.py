@@ -120,7 +120,7 @@ NETWORKS = {
 
 
 def without_weights(model: onnx.ModelProto) -> None:
-    """Put nodes of ConstantOfShape in the place of large initializers."""
+    """Replace large initializers by nodes of ConstantOfShape."""
     graph = model.graph
     kept, made, shapes = [], [], []
     for tensor in graph.initializer:
@@ -140,8 +140,8 @@ def without_weights(model: onnx.ModelProto) -> None:
 
 
 def main() -> None:
-    """Write all of them, each also as the exporter based on TorchScript has it."""
-    torch.manual_seed(0)  # of the few small weights that stay
+    """Write all models, each also with the exporter based on TorchScript."""
+    torch.manual_seed(0)  # for the few small weights that are kept
     for name, (network, shape) in NETWORKS.items():
         for dynamo in (True, False):
             path = FOLDER / f"{name}{'' if dynamo else '_torchscript'}.onnx"

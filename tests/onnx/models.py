@@ -40,7 +40,7 @@ def tensors(folder: Path, kind: str) -> list[Any]:
 
 
 def data_of(test: Any) -> tuple[ModelProto, list[tuple[list[Any], list[Any]]]]:
-    """Return the model of one of ONNX's test cases, and its inputs and outputs; older versions keep them in files."""
+    """Return the model of one of ONNX's test cases with its inputs and outputs, which older versions keep in files."""
     if test.model is not None:
         return test.model, [(list(inputs), list(outputs)) for inputs, outputs in test.data_sets]
     folder = Path(test.model_dir)
@@ -66,7 +66,7 @@ def referred(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def node_tests() -> dict[str, Any]:
     """ONNX's node tests by their names, without "test_" in front."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the operators, whose expected results are computed here
+        warnings.simplefilter("ignore")  # of onnx's operators, while expected results are computed
         return {test.name.removeprefix("test_"): test for test in loader.load_model_tests(kind="node")}
 
 
@@ -146,7 +146,7 @@ def pool(
 
 
 def network(opset: int) -> tuple[onnx.ModelProto, dict[str, Any]]:
-    """Conv, Relu, MaxPool with Indices, ConvTranspose without bias, Add: Y and Indices come out."""
+    """Make Conv, Relu, MaxPool with Indices, ConvTranspose without bias and Add, with the outputs Y and Indices."""
     weights = {"w": floats(4, 3, 3, 3, seed=1), "b": floats(4, seed=2), "v": floats(4, 2, 2, 2, seed=3)}
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["c"], name="first", pads=[1, 1, 1, 1]),
@@ -159,7 +159,7 @@ def network(opset: int) -> tuple[onnx.ModelProto, dict[str, Any]]:
     return model(nodes, inputs, [value("y", shape=4), value("i", np.int64, 4)], opset, weights), weights
 
 
-# Without the one that has no inputs and those that have no test of their own.
+# Without those that have no inputs or no test of their own.
 OPERATORS = sorted(set(operators.TABLE) - {"Constant", "GlobalLpPool", "Optional", "Upsample"})
 
 
@@ -201,13 +201,13 @@ def assert_expected(got: Any, expected: list[Any], test: Any) -> None:
             np.testing.assert_array_equal(actual, wanted)
         else:
             pair = actual.astype(np.float64), wanted.astype(np.float64)
-            # ONNX's own results of bfloat16 are rounded at every step: two units of its eight bits are not too far off.
+            # ONNX's own results of bfloat16 are rounded at every step: errors of two units in eight bits are fine.
             rtol = max(test.rtol, 2.0**-6) if wanted.dtype.name == "bfloat16" else test.rtol
             np.testing.assert_allclose(*pair, rtol=rtol, atol=test.atol, err_msg=test.name)
 
 
 def on_host(node: NodeProto, opset: int, feeds: Sequence[Any]) -> set[int]:
-    """Return the positions, among the inputs that are there, of those which stay on the host."""
+    """Return the positions, among the inputs that are present, of those that stay on the host."""
     found = operators.find(node, opset)
     assert found is not None
     there = [at for at, name in enumerate(node.input) if name]

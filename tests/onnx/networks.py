@@ -35,13 +35,13 @@ def attributes(node: NodeProto) -> dict[str, Any]:
 
 
 def set_outputs(model: ModelProto, outputs: Iterable[ValueInfoProto]) -> None:
-    """Make these values the model's outputs, in place: its weights may be large."""
+    """Make these values the model's outputs, in place, since its weights may be large."""
     del model.graph.output[:]
     model.graph.output.extend(outputs)
 
 
 def onnxruntime_run(model: ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
-    """Run a model in ONNX Runtime on the CPU, every node for itself: nothing is fused."""
+    """Run a model in ONNX Runtime on the CPU, without fusing nodes."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -89,10 +89,10 @@ def load(name: str) -> tuple[ModelProto, Any]:
 
 
 def limit(model: ModelProto) -> float:
-    """Return how far off the largest value an output may be.
+    """Return the largest error of an output, relative to the largest value.
 
-    Roundings err in both directions: a sum of K terms adds about sqrt(K) u of what it hands on, everything else at most
-    a few u; folding rounds each weight once more, which counts as two such sums.
+    Rounding errors have both signs: a sum of K terms adds about sqrt(K) u of its output, any other operator at most a
+    few u; folding rounds each weight once more, which counts as two such sums.
     """
     sizes = {tensor.name: tensor.dims for tensor in model.graph.initializer}
     total = 0.0

@@ -38,7 +38,7 @@ NODE_TESTS = [*CONVOLUTIONS, *(f"convtranspose{name}" for name in TRANSPOSES), *
 
 @pytest.fixture(scope="module")
 def runner_case() -> type[unittest.TestCase]:
-    node_tests()  # makes them without the warnings of other operators, in whatever order tests run
+    node_tests()  # makes them without warnings of other operators, in any order of tests
     case: type[unittest.TestCase] = Runner(backend, __name__).test_cases["OnnxBackendNodeModelTest"]
     return case
 

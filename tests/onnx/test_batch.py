@@ -102,7 +102,7 @@ KEPT: dict[str, tuple[tuple[int, ...], list[tuple[int, ...]], str, int]] = {
         1,
     ),
 }
-# name: (shape of an image, weights, nodes, the outputs of those that are named)
+# name: (shape of an image, weights, nodes, the outputs of named nodes)
 MET: dict[str, tuple[tuple[int, ...], list[tuple[int, ...]], str, list[str]]] = {
     "a mean of images": ((4,), [], "i = Constant<value_ints = [0]>() a = ReduceMean(x, i) y = Sub(x, a)", ["a"]),
     "a sum of everything": ((4,), [], "a = ReduceSum(x) y = Add(x, a)", ["a"]),

@@ -1,4 +1,4 @@
-"""Floating-point operators of ONNX Runtime's domain com.microsoft, and fused nodes that become nodes of ours."""
+"""Floating-point operators of ONNX Runtime's domain com.microsoft, and fused nodes that are converted to gpuconv's."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_fused_convolutions(activation: str, with_bias: bool, with_residual: boo
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_a_fused_convolution_is_one_of_ours(activation: str) -> None:
-    """Its residual and those activations that a kernel applies are no passes of their own."""
+    """Its residual and the activations that a kernel applies are not separate passes."""
     inputs, attributes = fused_conv(activation, True, True, seed=5)
     proto, feeds = one_node("FusedConv", inputs, free=(0, 3), **attributes)
     seen: list[str] = []
@@ -179,7 +179,7 @@ def test_products_of_integers_as_floats(dtype: Any, per_column: bool) -> None:
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_products_by_packed_integers(bits: int) -> None:
-    """Weights come out of their bits lowest first, in blocks of K."""
+    """Weights are unpacked from the lowest bits first, in blocks of K."""
     rng, (k, n, block) = np.random.default_rng(bits), (40, 5, 16)
     blocks = -(-k // block)
     integers = rng.integers(0, 2**bits, (n, blocks * block))
@@ -269,7 +269,7 @@ def test_normalizations_of_sums(skip: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16, np.uint16])
 def test_quantization_of_onnx_runtime_s_own_domain(kind: Any) -> None:
-    """It has 16 bits before opset 21, and scales along an axis only where the node names one."""
+    """It has 16-bit types before opset 21, and scales along an axis only if the node names one."""
     rng, ends = np.random.default_rng(0), np.iinfo(kind)
     x, integers = 50 * floats(4, 5, 6), rng.integers(ends.min, ends.max, (4, 5, 6), endpoint=True).astype(kind)
     for axis in (None, 0, 1, -1):

@@ -92,7 +92,7 @@ def test_multi_head_attention(attributes: dict[str, Any]) -> None:
 
 
 def test_keys_and_values_may_be_packed_or_in_heads() -> None:
-    """ONNX Runtime has the packed forms on a GPU only."""
+    """ONNX Runtime has the packed forms only on a GPU."""
     query, key, value = floats(B, S, H), floats(B, S, H, seed=1), floats(B, S, H, seed=2)
     (expected,) = agrees("MultiHeadAttention", [query, key, value], num_heads=N)
     heads = [x.reshape(B, S, N, D) for x in (query, key, value)]

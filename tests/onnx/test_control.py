@@ -1,4 +1,4 @@
-"""If, Loop and Scan: ONNX's node tests, ONNX Runtime, what graphs inside see, what is folded and copied."""
+"""If, Loop and Scan: ONNX's node tests, ONNX Runtime, values visible in subgraphs, folding and copies."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_node_tests(name: str, referred: list[str]) -> None:
     model, data = data_of(node_tests()[name])
     for inputs, outputs in data:
         assert_expected(backend.prepare(model).run(values(inputs)), values(outputs), node_tests()[name])
-        if not referred:  # text, sequences and optional values are not for a device
+        if not referred:  # text, sequences and optional values cannot be on a device
             with device_arrays():
                 assert_expected(backend.prepare(model, "CUDA").run(values(inputs)), values(outputs), node_tests()[name])
     assert not set(referred) & set(CONTROL)
@@ -79,7 +79,7 @@ def test_a_loop_ends_by_its_trips_or_its_condition() -> None:
 
 
 def test_a_loop_without_a_condition_ignores_that_of_its_body() -> None:
-    """As the specification has it, other than ONNX Runtime."""
+    """By the specification, unlike ONNX Runtime."""
     text = LOOP.replace(", bool go", "").replace("(m, go, x)", "(m, , x)")
     feed = {"m": np.array(7), "x": np.float32([1, 2]), "a": np.float32([0.5, 1])}
     y, s, i = backend.prepare(parsed(text, 21)).run(feed)

@@ -30,7 +30,7 @@ def ints(*values: int) -> Any:
 ROI = {"output_height": 2, "output_width": 5}
 
 COSTS: list[tuple[int, str, int, tuple[Any, ...], dict[str, Any]]] = [
-    # Factors: as many products as M * K * N, and those of a third input as often as it may broadcast.
+    # Factors: M * K * N products, or an upper bound if a third input may broadcast them.
     (3 * 4 * 5, "MatMul", 22, (of(3, 4), of(4, 5)), {}),
     (2 * 3 * 4 * 5, "MatMul", 22, (of(2, 3, 4), of(4, 5)), {}),
     (0, "MatMul", 22, (of(3, 0), of(0, 5)), {}),
@@ -41,7 +41,7 @@ COSTS: list[tuple[int, str, int, tuple[Any, ...], dict[str, Any]]] = [
     (3 * 4 * 5, "Gemm", 22, (of(3, 4), of(4, 5), of()), {}),
     (3 * 4 * 5, "Gemm", 22, (of(3, 4), of(4, 5), of(0)), {}),
     (7 * 7, "Gemm", 22, (of(1, 1), of(1, 1), of(7)), {}),
-    # Windows: at every axis, its taps of what it has been and of what it becomes.
+    # Windows: along every axis, taps times the elements of the input or output, whichever are more.
     (2 * 3 * 10 * 4, "LpPool", 22, (of(2, 3, 10),), {"kernel_shape": [4]}),
     (2 * 3 * 11 * 10, "LpPool", 22, (of(2, 3, 10),), {"kernel_shape": [40], "pads": [20, 20]}),
     (3 * 17 * 4, "LpPool", 22, (of(1, 3, 10),), {"kernel_shape": [4], "pads": [7, 3]}),
@@ -53,14 +53,14 @@ COSTS: list[tuple[int, str, int, tuple[Any, ...], dict[str, Any]]] = [
     (6 * 5 * 3, "LRN", 22, (of(1, 6, 5),), {"size": 3}),
     (6 * 5 * 12, "LRN", 22, (of(1, 6, 5),), {"size": 100}),
     (2 * 4 * 6 * 4, "GroupNormalization", 21, (of(2, 4, 6), of(4), of(4)), {"num_groups": 2}),
-    # Weighted neighbours, and what is read to have them.
+    # Weighted neighbours, and the elements read for them.
     (2 * 3 * 20 + 2 * 3 * 7 * 4, "GridSample", 20, (of(2, 3, 4, 5), of(2, 7, 1, 2)), {}),
     (2 * 3 * 20 + 2 * 3 * 7 * 16, "GridSample", 20, (of(2, 3, 4, 5), of(2, 7, 1, 2)), {"mode": "cubic"}),
     (2 * 3 * 20 + 2 * 3 * 7, "GridSample", 20, (of(2, 3, 4, 5), of(2, 7, 1, 2)), {"mode": "nearest"}),
     (2 * 3 * 8 * 4, "Resize", 19, (of(2, 3, 8), None, None, ints(2, 3, 4)), {"mode": "cubic"}),
     (2 * 3 * 8 * 2, "Resize", 19, (of(2, 3, 8), None, None, ints(2, 3, 4)), {"mode": "linear", "antialias": 1}),
     (2 * 4 * 6 * 9 * (4 + 3), "DeformConv", 19, (of(2, 4, 4, 5), of(6, 2, 2, 3), of(2, 12, 3, 3)), {"group": 2}),
-    # Steps, of as many products as there are weights, and taps.
+    # Steps with as many products as weights, and taps.
     (5 * 2 * 3 * 4 * (7 + 4), "GRU", 14, (of(5, 2, 7), of(1, 12, 7), of(1, 12, 4)), {"hidden_size": 4}),
     (5 * 2 * 2 * 16 * (7 + 4), "LSTM", 14, (of(5, 2, 7), of(2, 16, 7), of(2, 16, 4)), {"direction": "bidirectional"}),
     (2 * 3 * 10 * 4, "CausalConvWithState", 27, (of(2, 3, 10), of(3, 1, 4)), {}),
@@ -90,7 +90,7 @@ COSTS: list[tuple[int, str, int, tuple[Any, ...], dict[str, Any]]] = [
     (2 * 6 * 3, "Resize", 10, (of(2, 6), np.float32([1, 2.5])), {}),
     (2 * 6 * 3, "Upsample", 9, (of(2, 6), np.float32([3, 1])), {}),
     (2 * 6 * 3, "Upsample", 7, (of(2, 6),), {"scales": [3.0, 1.0]}),
-    # Indices: what is read and written; of every sum of integers its products.
+    # Indices: elements read and written; for sums of integers, their products.
     (7 * 3, "GatherElements", 22, (of(5, 3), np.zeros((7, 3), np.int64)), {}),
     (2 * 4 * 1 + 2 * 4 * 6, "GatherND", 22, (of(5, 6), np.zeros((2, 4, 1), np.int64)), {}),
     (2 * 2 + 2 * 7, "GatherND", 22, (of(2, 5, 6, 7), np.zeros((2, 2), np.int64)), {"batch_dims": 1}),

@@ -15,7 +15,7 @@ FILES = sorted(path for room in (batch, operators) for path in Path(room.__file_
 
 
 def functions_used() -> set[str]:
-    """Names that the operators look up in the library of their arrays: ``xp.NAME`` and ``namespace(x).NAME``."""
+    """Return the names that operators look up in the library of their arrays: ``xp.NAME`` and ``namespace(x).NAME``."""
     names = set()
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):

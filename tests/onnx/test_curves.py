@@ -19,7 +19,7 @@ from tests.onnx.models import floats, model, parse_nodes, run, value
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 88.0, -88.0, 1e30, -1e30])
 ERF_ULPS = 5
 
-# In float64, and how far float32 may be from it: a few roundings of the result, and of what it is made of.
+# In float64, and the largest error of float32: a few roundings of the result and of intermediate values.
 EXACT: dict[str, tuple[dict[str, Any], Any, float]] = {
     "Sigmoid": ({}, lambda x: 1 / (1 + np.exp(-x)), 0),
     "Tanh": ({}, np.tanh, 0),

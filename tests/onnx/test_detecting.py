@@ -79,7 +79,7 @@ def test_there_are_no_more_than_all() -> None:
 
 
 def boxes_of(rng: Any, batches: int, count: int, center: bool) -> Any:
-    """Draw boxes on a grid, so that many overlap by the same share; some have no area, some have their ends swapped."""
+    """Draw boxes on a grid, so that many overlap by the same share; some have no area, some have swapped ends."""
     low, size = rng.integers(0, 12, (batches, count, 2)), rng.integers(0, 6, (batches, count, 2))
     boxes = np.concatenate([low, size if center else low + size], axis=2)
     swapped = rng.random(count) < 0.3
@@ -115,7 +115,7 @@ def test_without_a_limit_there_are_no_boxes() -> None:
 
 
 def regions(seed: int, count: int) -> Any:
-    """Draw regions; they reach over the edges, and some end before they start."""
+    """Draw regions that extend over the edges; some end before they start."""
     rng = np.random.default_rng(seed)
     corners = rng.uniform(-4, 30, (count, 4)).astype(np.float32)
     corners[1:, 2:] = corners[1:, :2] + rng.uniform(0, 20, (count, 2))[1:]
@@ -155,7 +155,7 @@ def test_regions_in_halves_and_corners() -> None:
 
     assert value(1, 1, 2, 2) == 5  # its middle (1.5, 1.5) is that of element (1, 1)
     assert value(1, 1, 3, 3) == 7.5
-    assert value(0, 0, 0, 0) == 0  # half an element outside, and so moved to the edge
+    assert value(0, 0, 0, 0) == 0  # half an element outside, so it is moved to the edge
     assert value(-9, -9, -2, -2) == 0
 
 

@@ -35,12 +35,12 @@ def test_the_table_of_operators_is_as_made() -> None:
     classical = {f"ai.onnx.ml.{name}" for name in operators.OTHERS["ai.onnx.ml"]}
     ours = {*operators.TABLE, *operators.CONTROL, *NAMED, *classical}
     assert {name for name, who in made.items() if who == "gpuconv"} == ours
-    assert made["Sinh"] == "evaluator"  # as the tests of devices see it
+    assert made["Sinh"] == "evaluator"  # as in the tests of devices
     assert made["MaxRoiPool"] == "—"
 
 
 def _opsets(text: str) -> tuple[int, int]:
-    """Return the first and the last opset that a text names."""
+    """Return the first and the last opset in a text."""
     (found,) = re.findall(r"opsets\s(\d+) to (\d+)", text)
     return int(found[0]), int(found[1])
 
@@ -54,7 +54,7 @@ def test_functions_name_all_opsets_that_are_as_they_compute(name: str) -> None:
     }
     assert first == min(since)
     assert last >= 28  # of onnx 1.23
-    assert max(since) == 22  # a later one is to be read, and computed
+    assert max(since) == 22  # a later opset must be read and implemented
 
 
 def test_the_first_page_names_the_opsets_of_the_functions() -> None:

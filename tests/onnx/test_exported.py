@@ -24,7 +24,7 @@ def test_these_are_all() -> None:
 
 
 def in_float64(model: ModelProto) -> ModelProto:
-    """Return the same graph with all numbers of float32 in float64, but scales of Resize."""
+    """Return the same graph with all float32 numbers in float64, except scales of Resize."""
     wide = ModelProto()
     wide.CopyFrom(model)
     graph = wide.graph
@@ -77,7 +77,7 @@ def test_no_node_is_left_to_the_reference_evaluator(name: str, monkeypatch: pyte
     convolutions = sum(node.op_type in ("Conv", "ConvTranspose") for node in model.graph.node)
     assert sum("Conv" in op_type for op_type in seen) == convolutions
     if name.startswith("resnet"):
-        assert seen.count("FusedConv") == 17  # but the three that change the number of channels aside
+        assert seen.count("FusedConv") == 17  # all but the three that change the number of channels
         assert not {"Add", "Relu"} & set(seen)
 
 
@@ -92,7 +92,7 @@ def test_the_float64_graph_is_in_float64() -> None:
 @pytest.mark.emulator
 @pytest.mark.parametrize("name", NAMES)
 def test_the_kernels_compute_the_network(name: str) -> None:
-    """In the emulator, where every Conv, ConvTranspose, MaxPool and product of the network is a launch."""
+    """In the emulator, every Conv, ConvTranspose, MaxPool and product of the network is a launch."""
     model, x = load(name)
     (expected,) = backend.prepare(model).run([x])
     with emulated_cuda() as emulated:

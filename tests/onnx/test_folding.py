@@ -314,14 +314,14 @@ def test_names_that_are_taken_stay_theirs() -> None:
         ((2, 4), (1, 4), "Affine"),
         ((2, 4), (4,), "Affine"),
         ((2, 4), (2, 1), "Mul"),
-        ((4,), (4,), "Mul"),  # one axis is that of the images
+        ((4,), (4,), "Mul"),  # its axis would be that of the images
         ((4,), (1,), "Mul"),
-        ((1, 4, 4), (0, 1, 1), "Mul"),  # no number at all
+        ((1, 4, 4), (0, 1, 1), "Mul"),  # no elements
         ((2, 4, 4), (4, 1), "Affine"),
         ((2, 4, 4), (1, 4, 1), "Affine"),
         ((2, 4, 4), (4,), "Mul"),
         ((2, 4, 4), (4, 4), "Mul"),
-        ((2, 4), (1, 1, 4), "Mul"),  # which has an axis more than x
+        ((2, 4), (1, 1, 4), "Mul"),  # which has one more axis than x
     ],
 )
 def test_only_one_number_per_channel_is_a_factor(

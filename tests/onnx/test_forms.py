@@ -157,7 +157,7 @@ def test_resize(opset: int, attributes: dict[str, Any], scales: list[float], siz
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
-# --- element types and what must not happen ---------------------------------------------------------------------------
+# --- element types and forbidden effects ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
@@ -228,7 +228,7 @@ def test_integers_are_divided_towards_zero() -> None:
 
 
 def test_integers_have_negative_powers() -> None:
-    """Rounded towards zero, as by ONNX Runtime."""
+    """Rounded towards zero, as in ONNX Runtime."""
     a, b = np.array([2, 1, -1, -1, -3, -3, 7], np.int32), np.array([-1, -5, -1, -2, -2, 3, 0], np.int64)
     got = run("Pow", [a, b], 13)
     assert got.dtype == np.int32
@@ -284,7 +284,7 @@ def test_an_output_that_is_left_out_has_its_part() -> None:
 
 
 def test_steps_back_from_before_the_first_element() -> None:
-    """Starts are brought into the range first, unlike those of Python's slices."""
+    """Starts are clamped to the range first, unlike those of Python's slices."""
     x = floats(5)
     for start, end, step, expected in (
         (-100, -200, -1, x[:1]),
@@ -358,7 +358,7 @@ SERVED: list[tuple[bool, str, int, list[str], int, dict[str, Any]]] = [
     (True, "Cast", 13, ["x"], 1, {}),
     (False, "Cast", 13, ["x"], 1, {"to": onnx.TensorProto.STRING}),
     (False, "Cast", 13, ["x"], 1, {"to": onnx.TensorProto.COMPLEX64}),
-    # Neighbours, of which cubic has four an axis and antialiasing many; nobody knows other modes.
+    # Neighbours: cubic reads four an axis, antialiasing many; other modes do not exist.
     (True, "Resize", 10, ["x", "s"], 1, {}),
     (True, "Resize", 18, ["x", "", "s"], 1, {"mode": "linear", "antialias": 0}),
     (True, "Resize", 18, ["x", "", "s"], 1, {"mode": "linear", "antialias": 1}),
@@ -423,7 +423,7 @@ COMPUTED_ON_HOST += ("StringSplit", "TfIdfVectorizer", "Unique")
 
 
 def test_inputs_that_say_what_to_compute_are_on_the_host() -> None:
-    """By the names that ONNX gives them; the host cannot know them elsewhere without waiting for the device."""
+    """By ONNX's names; on a device, the host could not read them without waiting."""
     with every_row() as row:
         for op_type, form in sorted(operators.TABLE.items()):
             with row(op_type):

@@ -1,4 +1,4 @@
-"""Functions of a model whose nodes take attributes from the caller, and sizes that no memory has."""
+"""Functions of a model whose nodes take attributes from the caller, and sizes that do not fit any memory."""
 
 from __future__ import annotations
 

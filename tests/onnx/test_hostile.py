@@ -120,7 +120,7 @@ REFUSED = {
     ),
 }  # fmt: skip
 
-# Models that a valid one may look like until it runs: they are prepared, and inference does without the node.
+# Models that cannot be told from valid ones before they run: they are prepared, and inference skips the node.
 PREPARED = {
     "GatherND behind its first axis": (13,
         "g (float[1,2,3] x, int64[1,1] i) => (float[N] y) { p = Constant <value = int64[4] {0, -2, 0, -2}> () "

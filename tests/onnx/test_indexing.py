@@ -19,7 +19,7 @@ REDUCTIONS = ["none", "add", "mul", "max", "min"]
 
 
 def agrees(op_type: str, opset: int, inputs: list[Any], **attributes: Any) -> None:
-    """Compare with ONNX Runtime, and what a device computes with what the host does."""
+    """Compare with ONNX Runtime, and a device's results with the host's."""
     ((got,), (expected,)) = both(op_type, opset, inputs, **attributes)
     np.testing.assert_array_equal(got, expected)
     with device_arrays():
@@ -151,7 +151,7 @@ def test_errors(op_type: str, inputs: list[Any], attributes: dict[str, Any], mes
 
 @pytest.mark.parametrize("depth", [np.array(3), np.array([3]), np.float32([3.9])])
 def test_one_hot_classes(depth: Any) -> None:
-    """From either end since opset 11; others are off everywhere."""
+    """Since opset 11, classes count from either end; values outside of the range are off everywhere."""
     indices, values = np.array([0, 2, 3, -1, -3, -4]), np.int32([7, 9])
     rows = {0: [9, 7, 7], 1: [7, 9, 7], 2: [7, 7, 9]}
     off = [7, 7, 7]

@@ -114,11 +114,11 @@ def test_strings_fit_where_strings_are_declared() -> None:
         rep.run(floats(2))
 
 
-# --- arrays of other libraries, and ONNX Runtime's way to call --------------------------------------------------------
+# --- arrays of other libraries, and calls like ONNX Runtime's ---------------------------------------------------------
 
 
 class Foreign:
-    """An array of a library that NumPy does not know, on the host or elsewhere."""
+    """An array of a library unknown to NumPy, on the host or on a device."""
 
     requires_grad = False
 

@@ -31,7 +31,7 @@ def wrapped(sums: Any) -> Any:
 
 
 def extremes(kind: str, *shape: int) -> Any:
-    """Return integers that are as far from their zero point as they can be, and that zero point."""
+    """Return integers as far as possible from their zero point, and that zero point."""
     low, high = np.iinfo(kind).min, np.iinfo(kind).max
     return np.full(shape, high, kind), np.array(low, kind)
 
@@ -61,7 +61,7 @@ def test_sums_wrap_beyond_32_bits() -> None:
 @pytest.mark.parametrize("group", [1, 3])
 @pytest.mark.parametrize("kinds", TYPES)
 def test_windows_of_many_channels_are_exact(kinds: tuple[str, str], group: int) -> None:
-    """In pieces of channels, of each group alike, with taps and padding; then one channel with taps beyond 2 ** 24."""
+    """In blocks of channels, equal for each group, with taps and padding; then one channel with taps beyond 2 ** 24."""
     for channels, taps in ((130, 3), (1, 300)):
         x, w = drawn(kinds[0], 2, group * channels, 301), extremes(kinds[1], 2 * group, channels, taps)[0]
         x_zero, w_zero = np.array(np.iinfo(kinds[0]).min, kinds[0]), drawn(kinds[1], 2 * group, seed=1)
@@ -213,7 +213,7 @@ def test_constant_weights_are_looked_at_once(op_type: str, monkeypatch: pytest.M
 
 
 def test_images_of_integers_are_convolved_on_the_device() -> None:
-    """Where integers from the host stay as long as nothing else is there; weights are copied once."""
+    """Integers from the host stay there while everything else is there; weights are copied once."""
     x, w = drawn("uint8", 1, 3, 5), drawn("int8", 2, 3, 2, seed=1)
     nodes = [helper.make_node("ConvInteger", ["x", "w"], ["c"]), helper.make_node("Neg", ["c"], ["y"])]
     proto = model(nodes, [value("x", np.uint8, x.shape)], [value("y", np.int32, 3)], 10, {"w": w})

@@ -1,4 +1,4 @@
-"""prepare(..., untrusted=True): onnx's native code in a child process, its limits, how it ends, and what it leaves."""
+"""prepare(..., untrusted=True): onnx's native code in a child process, its limits, how it ends, what it leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Concat whose inputs are computed where they belong in its output."""
+"""Concat whose inputs are computed directly in its output."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def changed(change: Change) -> ModelProto:
 
 
 def heard(run: Callable[[], Any]) -> tuple[Any, list[str]]:
-    """Return what a function returns, and the warnings that come from it."""
+    """Return a function's result and its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = run()

@@ -1,6 +1,6 @@
-"""Sizes, counts and axes that ONNX does not allow: each is refused, where Python's slices and NumPy take many of them.
+"""Sizes, counts and axes that ONNX does not allow: each is refused, although Python's slices and NumPy accept many.
 
-ONNX Runtime is asked the same in :func:`test_onnx_runtime_refuses_it_too`, but for a form that ends its process.
+:func:`test_onnx_runtime_refuses_it_too` checks ONNX Runtime, except for a form that ends its process.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ REFUSED: list[tuple[str, int, list[Any], int, dict[str, Any], str]] = [
     ("BitShift", 11, [np.uint8([1]), np.uint8([1])], 1, {"direction": "UP"}, "direction must be LEFT or RIGHT"),
     ("InstanceNormalization", 22, [IMAGE, of(1), of(1)], 1, {}, r"must have the shape \(4,\), one number per channel"),
 ]
-# Not asked of ONNX Runtime: what ends its process.
+# Not computed by ONNX Runtime, since it ends its process.
 ENDS_IT = [at for at, (op_type, *_) in enumerate(REFUSED) if op_type == "GatherND"]
 
 
@@ -149,7 +149,7 @@ def test_what_lies_next_to_it_is_computed(
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32])
 @pytest.mark.parametrize(("op_type", "of_each"), [("ReduceL1", abs), ("ReduceL2", abs), ("ReduceSumSquare", np.square)])
 def test_a_reduction_over_no_axes_computes_its_other_steps(op_type: str, of_each: Any, dtype: Any, axes: Any) -> None:
-    """ "Composite-reduction operators will still perform the non-reduction steps", says the schema since opset 18."""
+    """The schema says since opset 18: "Composite-reduction operators will still perform the non-reduction steps"."""
     x = np.array([[-1, 3, 0], [2, -7, 5]], dtype)
     for opset in (18, 20, 28):
         y = run(op_type, [x, axes], opset, noop_with_empty_axes=1)

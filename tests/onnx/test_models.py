@@ -102,10 +102,10 @@ def _check_whole(
 
 
 def _check_node(node: NodeProto, values: dict[str, Any], opset: int) -> None:
-    """Compare one node on the very inputs that ONNX Runtime had.
+    """Compare one node on exactly the inputs that ONNX Runtime had.
 
-    Each of the two may be (K + 1) u S off the exact sums. As roundings err in both directions, errors of that size
-    are far from what happens: on average over the outputs they stay below sqrt(K + 1) u S.
+    Each of the two may differ by (K + 1) u S from the exact sums. As rounding errors have both signs, real errors are
+    far below that: on average over the outputs they stay below sqrt(K + 1) u S.
     """
     inputs = [values[name] for name in node.input]
     (got,) = backend.run_node(node, inputs, opset_version=opset)
@@ -125,5 +125,5 @@ def _check_node(node: NodeProto, values: dict[str, Any], opset: int) -> None:
 
 
 def _terms(node: NodeProto, values: dict[str, Any]) -> int:
-    """Count the products of one output of Conv, and its bias."""
+    """Return the number of products of one output of Conv, plus its bias."""
     return int(np.prod(values[node.input[1]].shape[1:])) + 1

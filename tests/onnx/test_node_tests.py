@@ -1,4 +1,4 @@
-"""ONNX's node tests of every operator around ours, on NumPy arrays and on arrays of a device."""
+"""ONNX's node tests of every operator other than convolutions, on NumPy arrays and on arrays of a device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def by_operator() -> dict[str, list[Any]]:
-    """The tests of a single node, by its operator."""
+    """Return the tests of a single node, by its operator."""
     found = defaultdict(list)
     for test in node_tests().values():
         graph = data_of(test)[0].graph

@@ -1,4 +1,4 @@
-"""Nodes and opsets: what a node may hold at which opset, and what becomes of it."""
+"""Nodes and opsets: the attributes of nodes at each opset, and their translation."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _dtypes_of_schema(op_type: str, opset: int) -> set[str]:
     return {short[text.removeprefix("tensor(").removesuffix(")")] for text in constraint.allowed_type_strs}
 
 
-# --- the refusals' words -------------------------------------------------------------------------------------------
+# --- messages of refusals ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

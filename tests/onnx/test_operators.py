@@ -25,7 +25,7 @@ def agrees_with_onnx_runtime(op_type: str, opset: int, inputs: list[Any], **attr
     (got,) = backend.run_model(proto, inputs)
     (expected,) = onnxruntime_run(proto, dict(zip(names, inputs, strict=True)))
     assert got.dtype == expected.dtype
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)  # powers and roots of a few ulps on either side
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)  # powers and roots with errors of a few ulps
 
 
 @pytest.mark.parametrize("opset", [7, 8, 9, 13, 14, 15, 22])
@@ -44,7 +44,7 @@ def test_batch_normalization_with_a_parameter_per_element() -> None:
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 6])
 def test_groups_are_normalized(groups: int) -> None:
-    """Before opset 21 each group, not each channel, is scaled; onnx's checker refuses that form as deprecated."""
+    """Before opset 21, scales are per group instead of per channel; onnx's checker refuses that form as deprecated."""
     for shape in ((2, 6, 4, 5), (1, 6, 3), (3, 6)):
         scale, bias = (floats(6, seed=seed) for seed in (1, 2))
         agrees_with_onnx_runtime("GroupNormalization", 21, [floats(*shape), scale, bias], num_groups=groups)
@@ -183,7 +183,7 @@ def test_a_gemm_is_scaled_as_asked(alpha: float, beta: float) -> None:
     ("region", "size", "found"),
     [
         ((0, 1), 3, [10, 20, 30]),
-        ((0.5, 1), 3, [20, 25, 30]),  # as many elements as before, of half of them
+        ((0.5, 1), 3, [20, 25, 30]),  # as many elements as before, from half of them
         ((0, 0.5), 3, [10, 15, 20]),
         ((1, 0), 3, [30, 20, 10]),
         ((0.5, 1), 2, [20, 30]),

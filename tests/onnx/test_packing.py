@@ -1,4 +1,4 @@
-"""Weights of a model on a device: they are packed when it is prepared, where the shapes of its values are known."""
+"""Weights of a model on a device: they are packed by prepare if the shapes of values are known."""
 
 from __future__ import annotations
 

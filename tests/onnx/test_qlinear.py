@@ -15,7 +15,7 @@ from gpuconv.onnx.contrib import qlinear
 from tests.onnx.contributed import UNTYPED, by_onnxruntime, on_host_and_device, one_node
 
 pytestmark = [pytest.mark.slow, UNTYPED]
-Drawn = tuple[list[Any], dict[str, Any], tuple[int, ...]]  # inputs, attributes, positions that are no initializers
+Drawn = tuple[list[Any], dict[str, Any], tuple[int, ...]]  # inputs, attributes, positions without an initializer
 
 
 class Draw:
@@ -42,7 +42,7 @@ class Draw:
         return tuple(self.rng.integers(1, most + 1, self.rng.integers(1, axes + 1)).tolist())
 
     def part(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return a shape that broadcasts to another one."""
+        """Return a shape that broadcasts to another shape."""
         kept = shape[self.rng.integers(0, len(shape) + 1) :]
         return tuple(n if self.rng.random() < 0.7 else 1 for n in kept)
 
@@ -52,7 +52,7 @@ class Draw:
 
 def one(draw: Draw) -> Drawn:
     inputs = [draw.integers(*draw.shape()), *draw.quantization(), *draw.quantization()]
-    return [*inputs[:4], draw.choice(inputs[4], None)], {}, (0,)  # ONNX Runtime does not survive four inputs
+    return [*inputs[:4], draw.choice(inputs[4], None)], {}, (0,)  # ONNX Runtime crashes with four inputs
 
 
 def leaky(draw: Draw) -> Drawn:
@@ -109,7 +109,7 @@ def chosen(draw: Draw) -> Drawn:
 
 
 def softmax(draw: Draw) -> Drawn:
-    """As the quantizer writes it: a scale of 1 / 256 and the least integer for a zero point."""
+    """Return Softmax as the quantizer writes it: with a scale of 1 / 256 and the lowest integer as the zero point."""
     shape = draw.shape(most=9)
     axis, least = int(draw.rng.integers(-len(shape), len(shape))), np.array(np.iinfo(draw.dtype).min, draw.dtype)
     inputs = [draw.integers(*shape), *draw.quantization(), np.float32(1 / 256), least]
@@ -137,7 +137,7 @@ CASES: dict[str, Callable[[Draw], Drawn]] = {
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("op_type", CASES)
 def test_random_nodes_beside_onnx_runtime(op_type: str, seed: int) -> None:
-    """ONNX Runtime multiplies by other roundings of the same scales, so that a near tie may go one step further."""
+    """ONNX Runtime rounds the same scales in another way, so near ties may differ by one step."""
     inputs, attributes, free = CASES[op_type](Draw(seed))
     proto, feeds = one_node(op_type, inputs, free=free, **attributes)
     (y,), (expected,) = on_host_and_device(proto, feeds), by_onnxruntime(proto, feeds)
@@ -171,7 +171,7 @@ def run(op_type: str, inputs: list[Any], **attributes: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_every_pair_of_values_is_added_and_multiplied_exactly(dtype: Any) -> None:
-    """Scales are powers of two, so that float32 rounds nothing but the result; ties are many."""
+    """Scales are powers of two, so that float32 rounds only the result; many results are ties."""
     values, zeros = all_values(dtype), [np.array(zero, dtype) for zero in (3, 100, 7)]
     scales = [np.float32(scale) for scale in (0.5, 0.25, 1)]
     a, b = values[:, None], values[None, ::3]
@@ -203,7 +203,7 @@ def test_every_value_of_a_curve(dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_means_are_rounded_once_from_exact_sums(dtype: Any) -> None:
-    """ONNX Runtime has no kernel of QLinearReduceMean, so only the formula counts."""
+    """Compared with the formula, since ONNX Runtime has no kernel of QLinearReduceMean."""
     draw = np.random.default_rng(1)
     x = draw.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, (3, 4, 5), endpoint=True).astype(dtype)
     scales = [np.float32(0.5), np.array(9, dtype), np.float32(0.25), np.array(1, dtype)]
@@ -245,7 +245,7 @@ def test_large_arrays_are_computed_in_blocks(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_sums_of_gemm_are_exact() -> None:
-    """Beyond 2 ** 24, and with a C that float32 does not hold."""
+    """Beyond 2 ** 24, and with a C that float32 cannot represent."""
     a, b = np.full((1, 700), 255, np.uint8), np.full((700, 1), -128, np.int8)
     c, one = np.array([2**24 + 1], np.int32), np.float32(1)
     total = 2**24 + 1 - 700 * 255 * 128

@@ -85,7 +85,7 @@ def test_a_scale_for_each_column_and_no_states() -> None:
 
 
 def test_weights_that_are_computed() -> None:
-    """Without constants nothing is prepared."""
+    """Without constants, nothing is precomputed."""
     inputs = operands(2, 1, np.int8)
     made = model(inputs, hidden_size=SIZE)
     fixed = backend.prepare(made).run(free_of(inputs))
@@ -119,7 +119,7 @@ def test_weights_that_do_not_fit_are_refused(name: str, array: Any, message: str
 
 
 def quantized(row: list[float]) -> tuple[list[float], float]:
-    """Return numbers in steps of their range, which has 0 in it, one by one as DynamicQuantizeLinear has them."""
+    """Return numbers quantized in their range, which includes 0, one by one like DynamicQuantizeLinear."""
     numbers = [np.float32(number) for number in row]
     low = min([np.float32(0), *(n for n in numbers if n == n)])
     high = max([np.float32(0), *(n for n in numbers if n == n)])

@@ -30,7 +30,7 @@ INF, NAN = float("inf"), float("nan")
 
 
 def agrees(op_type: str, opset: int, inputs: list[Any], outputs: int = 1, **attributes: Any) -> None:
-    """Compare with ONNX Runtime, and what a device computes with what the host does."""
+    """Compare with ONNX Runtime, and a device's results with the host's."""
     inputs = [array if array is None else np.asarray(array) for array in inputs]
     got, expected = both(op_type, opset, inputs, outputs, **attributes)
     with device_arrays():
@@ -64,7 +64,7 @@ def test_nan_becomes_the_least_integer() -> None:
 
 @pytest.mark.parametrize("opset", [10, 13, 19, 21, 23, 24, 25, 28])
 def test_opsets_agree(opset: int) -> None:
-    """One scale for all elements is the same at every opset; ONNX Runtime knows the first few."""
+    """One scale for all elements has the same effect at every opset; ONNX Runtime supports the first few."""
     x, scale, zero = 100 * floats(3, 4), np.float32(0.7), np.uint8(100)
     y = np.clip(np.rint(x / scale) + 100, 0, 255)
     np.testing.assert_array_equal(run("QuantizeLinear", [x, scale, zero], opset), y)
@@ -123,7 +123,7 @@ def test_bytes_with_scales_along_an_axis_are_computed_some_rows_at_a_time(
 
 
 def test_large_filters_stay_bytes_where_one_convolution_alone_uses_them() -> None:
-    size = (257, 1024, 1, 1)  # the least of several that is more than 2 ** 18 elements
+    size = (257, 1024, 1, 1)  # the smallest multiple of 1024 with more than 2 ** 18 elements
     draw = np.random.default_rng(0)
     x, w = draw.integers(-2, 3, (1, 1024, 2, 2)).astype(np.float32), draw.integers(-2, 3, size).astype(np.int8)
     scale = np.full(257, 0.5, np.float32)
@@ -141,7 +141,7 @@ def test_large_filters_stay_bytes_where_one_convolution_alone_uses_them() -> Non
 
 
 def test_the_scale_s_type_is_that_of_the_quotient_since_opset_23() -> None:
-    """Before, and in ONNX Runtime, the quotient of float16 numbers is one of float32."""
+    """Before, and in ONNX Runtime, the quotient of float16 numbers has float32."""
     x, scale = (30 * floats(4000)).astype(np.float16), np.float16(0.37)
     narrow = np.clip(np.rint((x / scale).astype(np.float32)), -128, 127)
     wide = np.clip(np.rint(x.astype(np.float32) / np.float32(scale)), -128, 127)
@@ -168,7 +168,7 @@ def test_integers_are_divided() -> None:
         agrees("DequantizeLinear", 10, [np.array([1, 2, 2**31 - 1, -(2**24) - 1], np.int32), np.float32(0.1), zero])
 
 
-# Numbers, what they are in each type with saturation, and without it where that is something else.
+# Numbers, their values in each type with saturation, and without it where that differs.
 FLOATS: dict[str, list[tuple[float, float, float]]] = {
     "float8_e4m3fn": [
         (449, 448, 448),
@@ -245,7 +245,7 @@ def test_the_range_of_x_decides(x: Any) -> None:
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("opset", [10, 13, 19])
 def test_a_network_of_quantized_layers(opset: int, per_channel: bool) -> None:
-    """As tools write them: everything between QuantizeLinear and DequantizeLinear; by channel since opset 13."""
+    """As tools write it: each layer between QuantizeLinear and DequantizeLinear; by channel since opset 13."""
     channels = (8,) if per_channel and opset >= 13 else ()
     rng = np.random.default_rng(0)
     weights = {

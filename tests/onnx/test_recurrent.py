@@ -35,7 +35,7 @@ def agrees(op_type: str, inputs: list[Any], opset: int = 14, **attributes: Any) 
 
 
 def weights(op_type: str, directions: int, inputs: int, size: int) -> list[Any]:
-    """W, R and B."""
+    """Return W, R and B."""
     rows = GATES[op_type] * size
     return [
         floats(directions, rows, inputs, seed=1),
@@ -80,7 +80,7 @@ def test_an_lstm_that_sees_its_cell(coupled: int) -> None:
     agrees("LSTM", inputs[:-1], hidden_size=4, direction="bidirectional", input_forget=coupled)
 
 
-# Each with the alphas and betas that it takes; they are consumed in order by those that take any.
+# Each with its alphas and betas, which are consumed in order by the functions that have any.
 NAMED: list[tuple[str, list[float], list[float]]] = [
     *(("Relu", [], []), ("Tanh", [], []), ("Sigmoid", [], []), ("Softsign", [], []), ("Softplus", [], [])),
     *(("Affine", [0.5], [0.3]), ("LeakyRelu", [0.3], []), ("ThresholdedRelu", [0.4], [])),
@@ -110,7 +110,7 @@ def test_every_activation(op_type: str, at: int) -> None:
         ("HardSigmoid", [0.1, 0.6, 1]),
         ("LeakyRelu", [-0.02, 0.5, 3]),
         ("ScaledTanh", [math.tanh(-2), math.tanh(0.5), math.tanh(3)]),
-        ("ThresholdedRelu", [0, 0, 3]),  # by ONNX Runtime, of a threshold of 0
+        ("ThresholdedRelu", [0, 0, 3]),  # as in ONNX Runtime, with a threshold of 0
     ],
 )
 def test_numbers_of_activations_are_by_default_those_of_the_operators(name: str, expected: list[float]) -> None:

@@ -58,7 +58,7 @@ def test_max_pool_at_every_opset(opset: int, computed_indices: list[bool]) -> No
 
 @pytest.fixture
 def computed_indices(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """One entry per MaxPool computed from now on: whether it computed Indices."""
+    """Record for each MaxPool whether it computed Indices."""
     calls: list[bool] = []
     compute = gpuconv.cpu.max_pool
 
@@ -91,7 +91,7 @@ def test_errors_of_the_functions_name_the_node() -> None:
     proto = model([helper.make_node("Conv", ["x", "w"], ["y"], name="c7")], ["x", "w"], ["y"])
     with pytest.raises(gpuconv.ArgumentError, match=r"^Conv node 'c7': x has 3 channels, but w expects 2 per group"):
         evaluate(proto, x=floats(1, 3, 4), w=floats(1, 2, 2))
-    with pytest.raises(gpuconv.ArgumentError, match=r"w\.shape=\(1, 2, 2\)\)$"):  # models cannot say a layout
+    with pytest.raises(gpuconv.ArgumentError, match=r"w\.shape=\(1, 2, 2\)\)$"):  # models cannot specify a layout
         evaluate(proto, x=floats(1, 3, 2), w=floats(1, 2, 2))
     with pytest.raises(gpuconv.ArgumentTypeError, match=r"^Conv node 'c7': w has dtype float64, but x has float32"):
         evaluate(proto, x=floats(1, 2, 4), w=floats(1, 2, 2, dtype=np.float64))
@@ -121,7 +121,7 @@ def test_attributes_may_refer_to_those_of_a_function() -> None:
 @pytest.mark.parametrize("opset", [9, 11, 22, NEWEST])
 @pytest.mark.parametrize("given", [None, [1, 1, 5, 5]])
 def test_max_unpool_at_every_opset(opset: int, given: list[int] | None) -> None:
-    """Numbers of ONNX's node test without output_shape; with it, zeros at the end are added, as gpuconv has it."""
+    """The numbers of ONNX's node test without output_shape; with it, zeros are added at the end, as in gpuconv."""
     x, indices = np.array([[[[1, 2], [3, 4]]]], np.float32), np.array([[[[5, 7], [13, 15]]]], np.int64)
     wanted = np.zeros((1, 1, *(given or [1, 1, 4, 4])[2:]), np.float32)
     wanted[0, 0, 1, [1, 3]], wanted[0, 0, 3, [1, 3]] = (1, 2), (3, 4)

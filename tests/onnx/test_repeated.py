@@ -1,4 +1,4 @@
-"""Convolutions of a model that come again with operands of the same kinds."""
+"""Convolutions of a model that are repeated with operands of the same kinds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_operands_of_accepted_kinds_are_not_checked_again(monkeypatch: pytest.Mo
     rep = backend.prepare(parsed(MODEL.replace("T[", "float[")))
     feeds = _feeds(0, 2, 4, 6, "float32")
     rep.run(feeds)
-    monkeypatch.setattr(nodes, "call", None)  # whoever calls it fails
+    monkeypatch.setattr(nodes, "call", None)  # a call of it would fail
     assert np.array_equal(rep.run(feeds)[0], _expected(*feeds))
     with pytest.raises(gpuconv.GpuconvError, match="TypeError"):
         rep.run(_feeds(0, 3, 4, 6, "float32"))

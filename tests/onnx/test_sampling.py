@@ -214,7 +214,7 @@ def test_filters_are_those_of_onnx_runtime(transform: str, mode: str, antialias:
         attributes |= {"exclude_outside": exclude, "cubic_coeff_a": -0.5 if exclude else -0.75}
     for sizes in ([4, 13], [9, 3], [1, 20]):
         agrees("Resize", [x, None, None, np.int64([2, 3, *sizes])], 19, 2e-5, **attributes)
-    if transform != "align_corners":  # whose last element is not that of a size that was rounded
+    if transform != "align_corners":  # where the last element is not that of the rounded size
         agrees("Resize", [x, None, np.float32([1, 1, 0.6, 1.7])], 19, 2e-5, **attributes)
 
 

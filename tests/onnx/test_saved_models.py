@@ -1,4 +1,4 @@
-"""Models as ONNX Runtime writes them: saved at a level of its optimizations, and quantized."""
+"""Models written by ONNX Runtime: saved at a level of its optimizations, and quantized."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def weights_of(**shapes: tuple[int, ...]) -> dict[str, Any]:
 
 
 def images(opset: int) -> ModelProto:
-    """All operators of a classifier that static quantization knows, but Where."""
+    """Return a classifier with all operators that static quantization supports, except Where."""
     weights = weights_of(w1=(8, 3, 3, 3), b1=(8,), w2=(8, 1, 3, 3), w3=(8, 8, 1, 1), w4=(12, 16, 3, 3), b4=(12,))
     weights |= weights_of(w5=(10, 12), b5=(10,), w6=(10, 7), w7=(7,)) | {"low": np.float32(0), "high": np.float32(6)}
     nodes = parse_nodes("""c1 = Conv <pads = [1, 1, 1, 1]> (x, w1, b1)  r1 = Relu (c1)
@@ -75,7 +75,7 @@ def tokens(opset: int = 13) -> ModelProto:
 
 
 def fused(opset: int = 13) -> ModelProto:
-    """Convolutions with every activation that ONNX Runtime fuses."""
+    """Return convolutions with every activation that ONNX Runtime fuses."""
     weights = weights_of(w=(4, 4, 3, 3), b=(4,)) | {"low": np.float32(-0.5), "high": np.float32(0.5)}
     activations = "Relu ({})", "LeakyRelu <alpha = 0.2> ({})", "Clip ({}, low, high)", "Tanh ({})", "Sigmoid ({})"
     nodes, source = "", "x"
@@ -128,7 +128,7 @@ def test_unknown_operators_are_refused_with_the_cure() -> None:
 
 
 class Calibration(quantization.CalibrationDataReader):  # type: ignore[misc]
-    """Hands out three images."""
+    """Returns three images."""
 
     def __init__(self) -> None:
         self._feeds: Iterator[Any] = iter([{"x": floats(2, 3, 12, 12, seed=seed)} for seed in range(3)])
@@ -139,7 +139,7 @@ class Calibration(quantization.CalibrationDataReader):  # type: ignore[misc]
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """The quantizer warns by the root logger that it was not given a preprocessed model."""
+    """Suppress the quantizer's warning, by the root logger, that the model was not preprocessed."""
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
@@ -181,7 +181,7 @@ def assert_as_in_onnxruntime(proto: ModelProto, feeds: dict[str, Any], close: fl
 def test_static_quantization_in_qoperator_format(
     tmp_path: Path, activations: str, weights: str, per_channel: bool
 ) -> None:
-    """Every node is within a step of ONNX Runtime's, most are equal; so are nearly all outputs."""
+    """Every node is within a step of ONNX Runtime's, most are equal; so are almost all outputs."""
     proto = quantized(tmp_path, "QOperator", activations, weights, per_channel)
     assert own_operators(proto) == WRITTEN
     feeds = {"x": floats(2, 3, 12, 12, seed=9)}
@@ -243,7 +243,7 @@ def test_chains_go_on_behind_nodes_of_onnx_runtime() -> None:
 
 @pytest.mark.parametrize("name", [*NETWORKS, "quantized"])
 def test_an_image_does_not_depend_on_its_batch(name: str, tmp_path: Path) -> None:
-    """Nor is there a warning that it might."""
+    """No warning says that it might."""
     if name == "quantized":
         proto, shape = quantized(tmp_path, "QOperator", "QUInt8", "QInt8", True), (3, 12, 12)
     else:

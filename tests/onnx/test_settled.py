@@ -23,7 +23,7 @@ def _rep(text: str) -> Any:
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often nodes of each operator were computed."""
+    """Count how often nodes of each operator are computed."""
     counts: Counter[str] = Counter()
     compute = steps.TableStep.compute
 

@@ -56,7 +56,7 @@ def test_random_nodes_on_a_device(op_type: str) -> None:
 
 
 def test_every_operator_of_the_evaluator_is_swept_or_said_not_to_be() -> None:
-    """As the page of operators lists them."""
+    """As listed on the page of operators."""
     page: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "onnx_operators.py"))
     left = {name.strip("`") for name, _, who, _ in page["rows"]() if who == "evaluator"}
     swept = {f"{domain}.{op_type}" if domain else op_type for domain, op_type in NAMES}

@@ -1,4 +1,4 @@
-"""Operators that onnx's reference evaluator gets wrong: what the sweep's random nodes do not show of them."""
+"""Operators that onnx's reference evaluator computes wrongly: cases that the sweep's random nodes do not cover."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def floats(name: str, shape: Any = (4,)) -> onnx.ValueInfoProto:
 
 
 def alone(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run Python code in a process of its own, which may crash or hang."""
+    """Run Python code in a separate process, which may crash or hang."""
     start = "import sys\nfrom gpuconv import ArgumentError\nfrom gpuconv.onnx import backend\n"
     command = [sys.executable, "-W", "ignore", "-c", start + code, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -129,7 +129,7 @@ def models_with_external_data(location: str) -> Iterator[tuple[str, ModelProto]]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current directory with a file in it that models may name."""
+    """Change to a folder with a file that models may name."""
     (tmp_path / "foreign.bin").write_bytes(FOREIGN.tobytes())
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -242,7 +242,7 @@ def test_names_that_are_no_text(tmp_path: Path, error: Run, name: str) -> None:
 
 
 def refused(source: Any, feeds: Any = None) -> str:
-    """Return the message of the error that a model is refused with, or that it fails with."""
+    """Return the message of the error that refuses a model, or with which it fails."""
     with pytest.raises(gpuconv.GpuconvError) as caught:
         backend.prepare(source).run(feeds)
     assert type(caught.value) in (gpuconv.ArgumentError, gpuconv.ArgumentTypeError, gpuconv.GpuconvError)
@@ -398,7 +398,7 @@ def test_more_functions_than_there_may_be() -> None:
 
 
 def nested(depth: int) -> str:
-    """An ONNX graph in protobuf's text form, with graphs inside of graphs."""
+    """Return an ONNX graph in protobuf's text form, with nested subgraphs."""
     inner = 'node { input: "x" output: "y" op_type: "Neg" } output { name: "y" }'
     for _ in range(depth):
         branches = " ".join(f'attribute {{ name: "{name}_branch" type: GRAPH g {{ {inner} }} }}' for name in ("then",))
@@ -425,7 +425,7 @@ def test_files_of_nothing_but_depth(tmp_path: Path) -> None:
 
 
 def test_onnx_s_text_form_too_deep(tmp_path: Path) -> None:
-    """onnx's parser calls itself at every bracket, until the process ends."""
+    """onnx's parser recurses at every bracket, until the process crashes."""
     header, many = '<ir_version: 10, opset_import: ["" : 22]>\n', 200_000
     kinds = {
         "sequences": f"{'seq(' * many}float[1]{')' * many}",

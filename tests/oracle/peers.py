@@ -64,7 +64,7 @@ def tame(problem: Problem, *, pads_alike: bool = False) -> Problem:
 
 
 def model_of(problem: Problem, outputs: list[str]) -> Any:
-    """Return a float32 model with one node of opset 22; zero pads beside an auto_pad are left out."""
+    """Return a float32 model with one node of opset 22; zero pads with an auto_pad are left out."""
     onnx = importlib.import_module("onnx")
     kinds = (onnx.TensorProto.FLOAT, onnx.TensorProto.INT64)
     inputs = [

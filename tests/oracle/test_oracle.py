@@ -27,17 +27,17 @@ NAN, INF = np.nan, np.inf
 
 
 def line(*values: float, dtype: Any = np.float32) -> oracle.Array:
-    """One batch entry, one channel, one axis."""
+    """Return an array with one batch entry, one channel and one axis."""
     return np.array(values, dtype=dtype).reshape(1, 1, -1)
 
 
 def plane(*rows: list[float], dtype: Any = np.float32) -> oracle.Array:
-    """One batch entry, one channel, two axes."""
+    """Return an array with one batch entry, one channel and two axes."""
     return np.array(rows, dtype=dtype).reshape(1, 1, len(rows), -1)
 
 
 def sums(exact: oracle.Exact) -> list[float]:
-    """All values in row-major order."""
+    """Return all values in row-major order."""
     return [float(v) for v in exact.value.ravel()]
 
 
@@ -112,7 +112,7 @@ def test_same_with_a_stride_above_the_kernel() -> None:
 
 
 def test_padding_is_never_multiplied() -> None:
-    # o = 0: inf stands on padding, 1*1 is left; o = 1: inf*1 + 1*2
+    # o = 0: inf is over padding, so the sum is 1*1; o = 1: inf*1 + 1*2
     assert sums(oracle.conv(line(1, 2), line(INF, 1), pads=[1, 0])) == [1, INF]
     # inf*0 inside the input is NaN
     assert np.isnan(oracle.conv(line(0, 2), line(INF, 1), pads=[1, 0]).value[0, 0, 1])
@@ -125,7 +125,7 @@ def test_conv_groups() -> None:
     x = np.array([1.0, 10.0, 100.0, 1000.0]).reshape(1, 4, 1)
     # two channels a group, outputs 0 and 1 of the first, 2 and 3 of the second
     assert sums(oracle.conv(x, np.ones((4, 2, 1)), group=2)) == [11, 11, 1100, 1100]
-    # depthwise with two outputs a channel: the output channels of one input channel stand together
+    # depthwise with two outputs a channel: the output channels of one input channel are adjacent
     w = np.array([1.0, 2, 3, 4]).reshape(4, 1, 1)
     assert sums(oracle.conv(x[:, :2], w, group=2)) == [1, 2, 30, 40]
 
@@ -260,7 +260,7 @@ def test_transposed_pads_example() -> None:
         ({"output_shape": [8, 9, 2]}, [12, 23]),
         # a total of 3, two of them before: smaller than the input
         ({"output_shape": [1]}, [23]),
-        # the excess stands at the end, whatever auto_pad says
+        # the excess is at the end, for any auto_pad
         ({"output_shape": [6]}, [1, 12, 23, 30, 0, 0]),
         ({"output_shape": [6], "auto_pad": "SAME_LOWER"}, [1, 12, 23, 30, 0, 0]),
         # stride 3: 1 10 . 2 20 . 3 30, natural 8, SAME 9
@@ -449,7 +449,7 @@ def test_round_to(dtype: Any, value: float, expected: float) -> None:
 
 
 def exact_of(value: float, magnitude: float = 0.0, terms: int = 3) -> oracle.Exact:
-    """One exact sum."""
+    """Return one exact sum."""
     return oracle.Exact(np.array([value]), np.array([magnitude]), terms)
 
 
@@ -475,7 +475,7 @@ def test_bound(dtype: Any, arithmetic: str, expected: float) -> None:
         ("float32", 1, 1, 1 + 2.0**-22),  # 4 u
         ("float16", NAN, INF, NAN),
         ("float16", INF, INF, INF),
-        ("float16", 65519.99, 65519.99, INF),  # the accumulator may have said 65520
+        ("float16", 65519.99, 65519.99, INF),  # the accumulator may have been 65520
         ("float16", 65520.01, 65520.01, 65504),
         ("float32", 1, 1e39, INF),  # a partial sum may have overflowed
     ],
@@ -531,7 +531,7 @@ def test_assert_same_in_both_meanings() -> None:
 
 
 def model_of(operator: str, arrays: dict[str, oracle.Array], outputs: list[str], **attributes: Any) -> onnx.ModelProto:
-    """A model of one float32 node."""
+    """Return a model of one float32 node."""
     node = helper.make_node(operator, list(arrays), outputs, **attributes)
     values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, a.shape) for name, a in arrays.items()]
     types = [onnx.TensorProto.FLOAT, onnx.TensorProto.INT64]
@@ -548,7 +548,7 @@ def run_onnxruntime(model: onnx.ModelProto, arrays: dict[str, oracle.Array]) -> 
 
 
 def normal(seed: int, *shapes: tuple[int, ...]) -> dict[str, Any]:
-    """Float32 inputs x, w and b of the given shapes."""
+    """Return float32 inputs x, w and b of the given shapes."""
     generator = np.random.default_rng(seed)
     return {name: generator.standard_normal(s).astype(np.float32) for name, s in zip("xwb", shapes, strict=False)}
 
@@ -615,7 +615,7 @@ def test_pool_agrees_with_onnxruntime(seed: int) -> None:
     attributes = ordinary_axes(random, rank)
     attributes.update(ceil_mode=random.randint(0, 1), storage_order=random.randint(0, 1))
     arrays = normal(seed, (2, 3, *(random.randint(5, 8) for _ in range(rank))))
-    arrays["x"] = np.round(arrays["x"])  # so that there are ties
+    arrays["x"] = np.round(arrays["x"])  # to make ties
     y, indices = run_onnxruntime(model_of("MaxPool", arrays, ["y", "i"], **attributes), arrays)
     expected = oracle.max_pool(arrays["x"], **attributes)
     oracle.assert_same(y, expected[0])
@@ -716,7 +716,7 @@ def test_stored_expectations_are_what_the_oracle_gives(case: cases.Case, stored:
 
 
 def check_expected(case: cases.Case, dtype: str) -> None:
-    """Compare what a case expects with the definition of its operator."""
+    """Compare a case's expected values with the definition of its operator."""
     found = cases.expected(case, dtype)
     if case.op == "max_pool":
         y, indices = oracle.max_pool(cases.inputs(case, dtype)["x"], **case.attributes)
@@ -737,6 +737,6 @@ def test_every_partial_sum_of_small_integers_is_exact() -> None:
                 for array in cases.inputs(case, "float32").values():
                     assert np.abs(array).max(initial=0) <= 8
                 exact = make_expected.exact(case, "float32")
-                there = ~np.isnan(exact.value)  # but for averages of nothing
+                there = ~np.isnan(exact.value)  # except for averages of no elements
                 assert exact.magnitude[there].max(initial=0) <= 2.0**24
                 assert np.abs(exact.value[there]).max(initial=0) < 65504

@@ -1,4 +1,4 @@
-"""Third parties agree wherever they may judge; on small integers, so that agreeing means equality."""
+"""Independent implementations agree wherever they are reliable; on small integers, so agreeing means equality."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ every_operator = pytest.mark.parametrize("operator", ["conv", "conv_transpose", 
 
 
 def ordinary(operator: str, may_judge: Any, **tamed: Any) -> st.SearchStrategy[Problem]:
-    """Problems of up to three spatial axes, tamed, that a peer may judge."""
+    """Return problems of up to three spatial axes, made tame, that a peer can judge."""
     ranks = st.integers(1, 3).flatmap(lambda rank: problems(operator, rank))
     return ranks.map(lambda problem: peers.tame(problem, **tamed)).filter(may_judge)
 

@@ -25,7 +25,7 @@ def _negative(operator: str, situation: str, **problem: Any) -> Refusal:
     return row(f"a negative size, {situation}", operator, sentence, **problem)
 
 
-_LOWEST = -(2**63 - 1)  # the last number that is within 64 bits on both sides
+_LOWEST = -(2**63 - 1)  # the lowest number whose negative also fits 64 bits
 
 _CONV = [
     row("a pad hardly within 64 bits", "conv",

@@ -15,7 +15,7 @@ from tests.oracle.oracle import assert_same
 
 
 def call(case: Case, dtype: str, **more: Any) -> Any:
-    """Return what a case's call returns; its inputs must stay what they are."""
+    """Return the result of a case's call; its inputs must not change."""
     arrays = cases.inputs(case, dtype)
     before = {name: array.tobytes() for name, array in arrays.items()}
     result = getattr(gpuconv, case.op)(**arrays, **case.attributes, **more)

@@ -1,4 +1,4 @@
-"""Environment variables: what each may hold, one error that says so, and that all of them are documented."""
+"""Environment variables: their valid values, one error for others, and that all of them are documented."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _conv() -> None:
 
 
 def _named_in(path: Path) -> set[str]:
-    """The strings in a file that could be names of variables, if it reads any."""
+    """Return the strings in a file that could be names of variables, if it reads any."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     used |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}

@@ -94,7 +94,7 @@ def _peak(wrong: Wrong) -> int:
 def test_nothing_is_allocated_before_the_error(wrongs: list[Wrong]) -> None:
     with every_row() as row:
         for wrong in wrongs:
-            with row(wrong.name):  # of three calls, since the runner's own thread allocates now and then
+            with row(wrong.name):  # in one of three calls, since the test runner's thread sometimes allocates
                 assert any(_peak(wrong) < 2**17 for _ in range(3)), "128 KiB or more are allocated"
 
 

@@ -1,4 +1,4 @@
-"""Attributes and shapes far outside of any array's size: what exists decides, in little time and memory."""
+"""Attributes and shapes far beyond the size of any array: only existing elements count, in little time and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes, pads and the links between inputs and outputs: against counting, against the oracle, and rule by rule."""
+"""Sizes, pads and the links between inputs and outputs: compared with counting, with the oracle, and rule by rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every rule about sizes and pads, one test each; and what holds for any size, far beyond what can be counted."""
+"""Every rule about sizes and pads, one test each; and properties of any size, far beyond what can be counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HUGE = 2**56
 
 
 def conv(n: Any, k: Any, **attributes: Any) -> Any:
-    """Geometry of Conv with one image and one channel on each side."""
+    """Return the geometry of Conv with one image and one channel in x and y."""
     return geometries.conv((1, 1, *_axes(n)), (1, 1, *_axes(k)), **attributes)
 
 
@@ -58,7 +58,7 @@ def test_the_last_window_fits_and_one_more_would_not(n: int, k: int, s: int, d: 
     out = size(conv(n, k, strides=[s], dilations=[d], pads=p))
     assert (out - 1) * s <= room < out * s
     up = size(pool(n, k, strides=[s], dilations=[d], pads=p, ceil_mode=1))
-    # Rounding up keeps a window that starts short of the room's end, if it starts inside the input or before it.
+    # Rounding up keeps a window that starts before the padded end, if it starts inside the input or before it.
     kept = out + 1 if (out - 1) * s < room else out
     assert up == (kept - 1 if (kept - 1) * s >= n + p[0] else kept)
     assert size(pool(n, k, strides=[s], dilations=[d], pads=p)) == out

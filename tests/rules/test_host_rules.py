@@ -78,9 +78,9 @@ def test_the_folder_of_packed_kernels_is_made(tmp_path: Path) -> None:
         ((3, 5), (32, 8), None),  # rows overlap
         ((3, 5), (44, 8), None),  # and begin between elements
         ((3, 5), (8, 16), None),  # columns overlap
-        ((3, 2), (64, 16), None),  # gaps both ways
+        ((3, 2), (64, 16), None),  # gaps along both axes
         ((2, 3), (16, 64), None),
-        ((3, 1), (24, 999), (_product._AS_IT_IS, 3)),  # of one column no step counts
+        ((3, 1), (24, 999), (_product._AS_IT_IS, 3)),  # with one column, the step does not matter
         ((1, 5), (999, 8), (_product._AS_IT_IS, 5)),
         ((1, 5), (999, 24), (_product._TRANSPOSED, 3)),
         ((1, 1), (999, 999), (_product._AS_IT_IS, 1)),
@@ -98,7 +98,7 @@ def test_how_blas_takes_a_matrix(shape: Ints, strides: Ints, order: tuple[int, i
         (5, 4, 2, -3, range(2, 4), [1, 3]),
         (4, 9, 1, 0, range(4), [0, 1, 2, 3]),
         (3, 2, 1, 5, range(0), []),
-        (3, 2, 5, -1, range(0), []),  # 4 is beyond, and -1 is not there
+        (3, 2, 5, -1, range(0), []),  # 4 is beyond the end, and -1 before the start
     ],
 )
 def test_which_inputs_stand_where(size: int, extent: int, step: int, start: int, inside: range, met: list[int]) -> None:
@@ -118,7 +118,7 @@ def test_a_window_is_cut_down_to_single_taps_where_memory_holds_no_more() -> Non
 
 
 def test_unpooling_goes_along_axes_of_two_elements_too() -> None:
-    """Axes of one element are left out of the places, and no others."""
+    """Only axes of one element are left out of the places."""
     for shape in ((1, 2, 1, 4), (2, 1, 4, 2), (1, 1, 2, 2), (3, 2, 2, 1), (1, 1, 1, 4), (2, *(1,) * 62, 3)):
         size = int(np.prod(shape))
         places = np.array(Random(0).sample(range(size), (size + 1) // 2)).reshape(-1)
@@ -375,7 +375,7 @@ def test_what_is_repeated_has_64_bits_of_bytes(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ArgumentError, match="more bytes than 64 bits can address"):
         shaping._tile(form, x, np.array([3, 1]))
     with pytest.raises(ArgumentError, match="more bytes than 64 bits can address"):
-        shaping._tile(form, x, np.array([0, 3]))  # NumPy multiplies them all the same
+        shaping._tile(form, x, np.array([0, 3]))  # NumPy multiplies them nevertheless
     with pytest.raises(ArgumentError, match="more bytes than 64 bits can address"):
         shaping._tile(form, x[:0], np.array([7, 15]))
     assert shaping._tile(form, x[:0], np.array([7, 14])).shape == (0, 56)

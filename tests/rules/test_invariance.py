@@ -1,4 +1,4 @@
-"""`invariant=` and `gpuconv.invariant`: what a call asks for, from any thread, and what its plan is told."""
+"""`invariant=` and `gpuconv.invariant`: the setting that a call requests, from any thread, and that its plan gets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ wrong_words = pytest.mark.parametrize(("word", "error", "said"), WRONG)
 
 @pytest.fixture
 def told(sent: Sent) -> Iterator[Told]:
-    """Return what calls an operator on a device that does not compute, and tells what the planner was told."""
+    """Return a function that calls an operator on a device that computes nothing, and returns the planner's setting."""
 
     def call(operator: str = "conv", **keywords: Any) -> bool:
         x, w = sent.cupy.empty(X.shape, np.float32), sent.cupy.empty(W.shape, np.float32)

@@ -28,12 +28,12 @@ operators = pytest.mark.parametrize("operator", GENERATORS)
 
 
 def last(array: Any) -> Any:
-    """An array with its channels last, C-contiguous."""
+    """Return an array with its channels last, C-contiguous."""
     return np.ascontiguousarray(np.moveaxis(array, 1, -1))
 
 
 def compare(case: Case, dtype: str) -> None:
-    """Compare a case with channels last, and its Indices, with what the case expects with channels second."""
+    """Compare a case with channels last, and its Indices, with its expected values with channels second."""
     arrays = cases.inputs(case, dtype)
     arrays["x"] = last(arrays["x"])
     more = {"return_indices": True} if case.op == "max_pool" else {}
@@ -108,7 +108,7 @@ def test_arrays_of_any_strides_through_the_kernels(operator: str, seed: int) -> 
     ("x", "w", "attributes"),
     [
         ((2, 96, 24, 25), (40, 96, 1, 1), {}),  # BLAS reads and writes channels last
-        ((2, 24, 24, 25), (24, 1, 1, 1), {"group": 24}),  # but not of one channel
+        ((2, 24, 24, 25), (24, 1, 1, 1), {"group": 24}),  # but not for one channel
         ((3, 24, 40, 41), (48, 12, 3, 3), {"group": 2, "pads": [1, 1, 1, 1]}),
         ((1, 33, 60, 61), (4, 33, 3, 3), {"pads": [1, 1, 1, 1]}),  # few outputs are added up
         ((2, 5, 3000), (7, 5, 9), {"strides": [2], "dilations": [3]}),

@@ -1,4 +1,4 @@
-"""Any parameter of any public function may be given an object that cannot be read: the error is gpuconv's own."""
+"""Any parameter of any public function may be an object that cannot be read: the error is gpuconv's own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Breaks:
 
 
 class Text(str):
-    """A text that cannot be compared or shown."""
+    """A string that cannot be compared or shown."""
 
     def _raise(self, *_: Any) -> Any:
         raise ZeroDivisionError("special")
@@ -61,7 +61,7 @@ EXPLAINED = {
     "strict": {"value": True},
 }
 # Kinds of objects that are valid arguments.
-TRUE = {"list", "tuple", "set", "mapping", "bytes", "matrix", "endless", "long"}  # as Python counts it
+TRUE = {"list", "tuple", "set", "mapping", "bytes", "matrix", "endless", "long"}  # whose truth value is True
 MEANT = {
     ("to_host", "a"): {"array", "nothing"},
     ("explain", "bias"): TRUE,

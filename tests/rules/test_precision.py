@@ -1,4 +1,4 @@
-"""`precision=` and `gpuconv.precision`: what a call asks for, from any thread or task, and what comes of it."""
+"""`precision=` and `gpuconv.precision`: the setting that a call requests, from any thread or task, and its effect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ operators = pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 
 
 class Asked:
-    """Calls on a device that does not compute, and the precision that each one's problem has."""
+    """Calls on a device that computes nothing, and the precision of each one's problem."""
 
     def __init__(self, cupy: Any) -> None:
         self.cupy = cupy

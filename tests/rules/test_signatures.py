@@ -1,4 +1,4 @@
-"""How functions may be called: one integer for all axes, and what everybody sees of their parameters."""
+"""How functions may be called: one integer for all axes, and the parameters that introspection shows."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_type_checkers_see_the_parameters_that_there_are(function: Callable[...,
     assert len(overloads) >= 2
     for overload in overloads:
         seen = [
-            (name, one.kind, False if name == "return_indices" else one.default)  # in each form another one
+            (name, one.kind, False if name == "return_indices" else one.default)  # a different one in each form
             for name, one in inspect.signature(overload).parameters.items()
         ]
         assert seen == expected

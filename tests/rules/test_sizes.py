@@ -1,4 +1,4 @@
-"""Results that no array could be: errors that say so at once, however empty the operands."""
+"""Results larger than any array: errors that say so at once, even for empty operands."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_few_outputs_far_apart_are_computed_together(monkeypatch: pytest.MonkeyP
     assert y.shape == (1, 2, 2**18 + 1)
     assert np.flatnonzero(y[0, 1]).tolist() == [2**18]
     assert y[0, 0, 2**18] == 12
-    assert 1 <= sum(counted.call_count for counted in products) <= 2  # not one for every output
+    assert 1 <= sum(counted.call_count for counted in products) <= 2  # not once for every output
 
 
 def test_explain_says_the_same_of_shapes_that_no_array_has(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +108,7 @@ def test_explain_says_the_same_of_shapes_that_no_array_has(capsys: pytest.Captur
     assert not gpuconv.explain("max_pool", (1, 1, 2), kernel_shape=[2**40], strides=[2**60]).launches
     for shape in ((0, 1, 2**58), (0, 2**16, 2**16), (2, 3, 0, 2**40)):
         assert gpuconv.explain("conv_bias_grad", shape).launches
-    pads = [0, 0, 2**32, 0]  # windows, had they any along the second axis
+    pads = [0, 0, 2**32, 0]  # windows, if the second axis had any
     assert gpuconv.explain("max_pool_grad", (2, 2, 1, 1), kernel_shape=[4, 2], pads=pads).launches
     assert "max_pool" in capsys.readouterr().out
 

@@ -135,7 +135,7 @@ def test_models_say_what_they_mean() -> None:
     expected = backend.prepare(model).run([x])
     with gpuconv.strict():
         got = backend.prepare(model).run([x])
-        with pytest.raises(ArgumentError):  # the setting is what it was
+        with pytest.raises(ArgumentError):  # the setting is restored
             gpuconv.global_average_pool(x)
         reference = importlib.import_module("onnx.reference")
         ours = importlib.import_module("gpuconv.onnx").OPS

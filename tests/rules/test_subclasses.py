@@ -21,7 +21,7 @@ from tests.rules.public_calls import CALLS, DY, PLACES, B, W, X, Y, numbers
 
 
 class Refusing(np.ndarray):  # type: ignore[type-arg]
-    """An array that refuses to be computed with, as one with a unit refuses to be added to one without."""
+    """An array that refuses computations, like one with a unit that is added to one without."""
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("this array was computed with")
@@ -32,7 +32,7 @@ class Refusing(np.ndarray):  # type: ignore[type-arg]
 
 
 def refusing(array: Any) -> Any:
-    """Return an array as one of the subclass, of the same memory."""
+    """Return an array as one of the subclass, with the same memory."""
     finalize, Refusing.__array_finalize__ = Refusing.__array_finalize__, lambda *_: None  # type: ignore[method-assign]
     try:
         return np.ndarray.view(array, Refusing)

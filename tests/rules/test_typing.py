@@ -16,7 +16,7 @@ TESTS = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, dict[int, set[str]]]:
-    """The codes of mypy's errors, by file and line."""
+    """Return the codes of mypy's errors, by file and line."""
     pytest.importorskip("mypy", reason="mypy is not installed; the extra [dev] brings it")
     files = [f"tests/rules/typing_{name}.py" for name in ("mistakes", "calls")]
     done = subprocess.run(

@@ -36,7 +36,7 @@ def calls(
 ) -> None:
     indices = np.zeros((1, 4, 5, 6), np.int64)
 
-    # An array of NumPy's in, one of its dtype out.
+    # A NumPy array in, one of its dtype out.
     assert_type(gpuconv.conv(x, w), NDArray[np.float32])
     assert_type(gpuconv.conv(half, half, half, strides=2, pads=[1, 1, 1, 1], auto_pad="NOTSET"), NDArray[np.float16])
     assert_type(gpuconv.conv(x, gpuconv.pack(w), None, residual=x, activation=("clip", 0, 6)), NDArray[np.float32])
@@ -53,7 +53,7 @@ def calls(
     assert_type(gpuconv.max_pool_grad(x, x, (6, 7), kernel_shape=2, indices_in="plane"), NDArray[np.float32])
     assert_type(gpuconv.to_host(x), NDArray[np.float32])
 
-    # Integers of NumPy's, and whatever yields integers.
+    # NumPy integers, and iterables of integers.
     assert_type(gpuconv.conv(x, w, pads=np.int64(1), strides=(n for n in (1, 1))), NDArray[np.float32])
     assert_type(gpuconv.conv(x, w, strides=np.array([1, 1]).tolist()), NDArray[np.float32])
 
@@ -65,7 +65,7 @@ def calls(
     assert_type(places, NDArray[np.int64])
     assert_type(gpuconv.max_pool(x, 2, return_indices=flag), Any)
 
-    # Arrays of CuPy's are not typed; those of others come back as CuPy's or NumPy's.
+    # CuPy's arrays are not typed; results for those of other libraries are CuPy's or NumPy's.
     assert_type(gpuconv.conv(any_array, any_array), Any)
     assert_type(gpuconv.conv(tensor, tensor, tensor), Any)
     assert_type(gpuconv.conv(tensor, w, out=OnDevice()), Any)

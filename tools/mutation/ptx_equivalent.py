@@ -12,34 +12,34 @@ from gpuconv.cuda.build import kernel_files
 from tools.mutation.ptx_changes import Mutant, _source_line
 
 EQUIVALENT: dict[str, tuple[str, ...]] = {
-    "The groups that are still open hold no copies.": (
+    "The remaining groups contain no copies.": (
         "conv/gemm/implicit_gemm.cuh: copy_async_wait<0>();  [cp.async.wait_group removed]",
         "conv/gemm/implicit_gemm.cuh: copy_async_wait<0>();  [cp.async.wait_group 0 -> 1]",
     ),
-    "A vector more is copied, of the same run, to where nothing is read.": (
+    "One more vector of the same run is copied, to memory that is never read.": (
         "passes/channels_last.cu: if (vector * kVector - shift < pixels) copy_async<16>(target, source - shift, 16);  [setp.ge.s32 -> setp.gt.s32]",  # noqa: E501
     ),
-    "A loop of at least one turn: the compiler's guard before it never skips it.": (
+    "The loop has at least one iteration, so the compiler's guard never skips it.": (
         "conv/wgmma/ring.cuh: for (int i = 0; i < count(); ++i) {  [setp.lt.s32 -> setp.le.s32]",
         "pool/channels.cu: for (int slice = walk.slices.first; slice < walk.slices.end; ++slice) {  [setp.ge.s32 -> setp.gt.s32]",  # noqa: E501
         "pool/channels.cu: for (int row = walk.rows.first; row < walk.rows.end; row += ROWS) {  [setp.ge.s32 -> setp.gt.s32]",  # noqa: E501
         "pool/channels.cu: for (int q = walk.column; q < walk.end; ++q) {  [setp.ge.s32 -> setp.gt.s32]",
     ),
-    "A part more of a row, or a row more of a walk, that has no windows, and of which nothing is written.": (
+    "One more part of a row, or row of a walk, without windows; nothing of it is written.": (
         "pool/grad/scatter.cu: for (int left = walk.along.count; left > 0; left -= kPart) {  [setp.gt.s32 -> setp.ge.s32]",  # noqa: E501
         "pool/grad/scatter.cu: while (walk.row < walk.end) {  [setp.ge.s32 -> setp.gt.s32]",
     ),
-    "Either of the two fences lets TMA know of the mbarriers.": (
+    "Either of the two fences makes the mbarriers visible to TMA.": (
         "conv/wgmma/ring.cuh: barrier_fence();  [fence.proxy.async.shared::cta removed]",
         "conv/wgmma/ring.cuh: barrier_fence();  [fence.mbarrier_init.release.cluster removed]",
     ),
-    "All threads of the block meet here before any of them comes to a barrier of another number.": (
+    "All threads of the block pass this barrier before any reaches one with another number.": (
         "conv/wgmma/run.cuh: __syncthreads();  [bar.sync: number +1]",
     ),
-    "The two warpgroups change places: each makes the other's tiles.": (
+    "The two warpgroups exchange roles: each computes the other's tiles.": (
         "conv/wgmma/run.cuh: if (!Order::mine(turn)) {  [bra: predicate negated]",
     ),
-    "Products of the last two steps may still run: both read the stage in hand, and the one before goes back.": (
+    "Products of the last two steps may still run: both read the current stage, and the previous one is released.": (
         "conv/wgmma/pixels.cuh: products_wait<1>();  [wgmma.wait_group.sync.aligned removed]",
         "conv/wgmma/pixels.cuh: products_wait<1>();  [wgmma.wait_group.sync.aligned 1 -> 2]",
     ),
@@ -168,17 +168,17 @@ def _meets_alone(one: Mutant, whole: str) -> bool:
 
 
 RULES: dict[str, Callable[[Mutant, str], bool]] = {
-    "Products of a step are waited for with those of the next one, of the same stage.": _joins_the_next_group,
-    "Every walk has a column.": _has_a_column,
-    "Every window of MaxPool meets x.": _guards_a_window,
+    "Products of a step complete with those of the next step, which reads the same stage.": _joins_the_next_group,
+    "Every walk has at least one column.": _has_a_column,
+    "Every window of MaxPool has an element of x.": _guards_a_window,
     "Every box has slices and columns.": _guards_a_box,
-    "No element is in a window of which nothing counts.": _counts_nothing_that_is_given,
-    "Rows of dy that are left after a walk's last row are left out anyway.": _compares_again,
+    "No element is in a window without counted elements.": _counts_nothing_that_is_given,
+    "Rows of dy after a walk's last row are skipped anyway.": _compares_again,
     "Columns of dy are 0 or more.": _column_of_a_walk,
-    "Sums of what there is not are never written.": _sums_for_nobody,
-    "Threads meet elsewhere before they write what others read.": _is_needless,
-    "All bytes of the copy are there.": _copies_all,
-    "All consumers meet here before any of them comes to a barrier of another number.": _meets_alone,
+    "Sums for groups or filters that do not exist are never written.": _sums_for_nobody,
+    "Another barrier comes before any write to memory that other threads read.": _is_needless,
+    "All bytes of the copy exist.": _copies_all,
+    "All consumers pass this barrier before any reaches one with another number.": _meets_alone,
 }
 
 

@@ -1,4 +1,4 @@
-"""Which architecture a device is compiled for, and which names are accepted."""
+"""The architecture that a device is compiled for, and the accepted names."""
 
 from __future__ import annotations
 

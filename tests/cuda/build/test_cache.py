@@ -47,7 +47,7 @@ def test_what_was_compiled_is_found_again(tmp_path: Path) -> None:
 
 
 def _rebuilt() -> compiler.Built:
-    """Return what comes instead of a broken entry, which must be as good as the first."""
+    """Return the replacement of a damaged entry, which must be valid and must be found by the next call."""
     built = _built()
     assert built.seconds is not None
     assert built.path.read_bytes().startswith(b"\x7fELF")
@@ -201,7 +201,7 @@ def test_another_compiler_is_another_entry(monkeypatch: pytest.MonkeyPatch, tmp_
         for path in found.iterdir():
             (copy / path.name).symlink_to(path)
         monkeypatch.setattr(nvrtc, "headers", lambda: copy)
-        assert _built().seconds is None  # the folder's name does not count
+        assert _built().seconds is None  # the folder's name does not matter
         (copy / "cuda_fp16.h").unlink()
         (copy / "cuda_fp16.h").write_bytes((found / "cuda_fp16.h").read_bytes() + b"\n")
     assert _built().seconds is not None

@@ -1,4 +1,4 @@
-"""Compiling: what comes out, and what is said when nothing does."""
+"""Compiling: its results, and the messages when it fails."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _split(wide: bool, **changes: Any) -> Variant:
 
 @pytest.fixture
 def split(kernels: Write) -> None:
-    """Add a kernel with the real ``base/geometry.cuh``, its struct full of structs."""
+    """Add a kernel with the real ``base/geometry.cuh`` and a struct of structs."""
     headers = {path: (FOLDER / path).read_text(encoding="utf-8") for path in ("base/device.cuh", "base/geometry.cuh")}
     kernels({"split.cu": SPLIT, **headers})
 
@@ -277,7 +277,7 @@ def test_a_failure_is_no_entry(kernels: Write, tmp_path: Path) -> None:
 
 @pytest.fixture
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look for the compiler anew."""
+    """Clear the cached results of looking for the compiler."""
     for function in (nvrtc._binding, nvrtc.version, nvrtc.capabilities, nvrtc.headers, nvrtc.identity):
         monkeypatch.setattr(nvrtc, function.__name__, function.__wrapped__)
 

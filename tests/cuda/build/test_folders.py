@@ -1,4 +1,4 @@
-"""The cache of compiled kernels among others: folders that cannot be used, threads and processes in a hurry."""
+"""The cache of compiled kernels with concurrent use: unusable folders, threads, and processes that start together."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.slow, needs_nvrtc, pytest.mark.usefixtures("kernels")]
 
 @dataclass(frozen=True)
 class Problem:
-    """Any dataclass is one for which a choice is kept."""
+    """A dataclass for which a choice is stored; any dataclass would do."""
 
     size: int
 

@@ -1,4 +1,4 @@
-"""Kernels in one file that is carried along: written, found without a compiler, and all that may be wrong."""
+"""Kernels in one file that is copied to other machines: written, found without a compiler, and every error in it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _cubin(name: str, architecture: str) -> bytes:
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Return what takes the compiler away."""
+    """Return a function that makes the compiler unavailable."""
 
     def fail(*_: Any) -> Any:
         raise CompileError(MISSING)
@@ -95,7 +95,7 @@ def packed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
-    """Write five kernels for two architectures into a file, in groups of two, and name it; the cache stays empty."""
+    """Write five kernels for two architectures into a file, in groups of two, and select it; the cache stays empty."""
     listed = SimpleNamespace(all_variants=_variants)
     monkeypatch.setitem(sys.modules, "gpuconv.cuda.variants", listed)
     monkeypatch.setattr(pack, "TOGETHER", 2)
@@ -264,7 +264,7 @@ def _is_refused(path: Path, reason: str) -> None:
         rf"the packed kernels {re.escape(str(path))} are not used, since {reason}; GPUCONV_PACK should name a file .+",
         str(warning.message),
     )
-    _loads()  # and nothing is told again
+    _loads()  # without another message
 
 
 def _header(path: Path) -> bytes:

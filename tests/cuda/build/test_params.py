@@ -1,4 +1,4 @@
-"""Structs for kernels: how they are laid out and filled, division by multiplication, which indices need 64 bits."""
+"""Structs of kernels: their layout and contents, division by multiplication, and which indices need 64 bits."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def test_a_path_replaces_what_a_struct_inside_was_given() -> None:
 
 def test_dividers_are_given_their_divisors() -> None:
     layout = np.dtype([("by", _NARROW), ("extent", _NARROW, (2,)), ("wide", _WIDE), ("wides", _WIDE, (2,))])
-    # 5: 2**3 >= 5, (2**32 * (8 - 5)) // 5 + 1 and 3; 4: a shift alone; 0 is as 1
+    # 5: 2**3 >= 5, (2**32 * (8 - 5)) // 5 + 1 and 3; 4: only a shift; 0 is treated as 1
     found = _packed(layout, {"by": 5, "extent": (4, 0), "wide": 2**40, "wides": [0, 7]})
     assert found == [[5, 2576980378, 3], [[4, 1, 2], [1, 1, 0]], [2**40], [[1], [7]]]
 
 
 def _numbers(struct: Any) -> Any:
-    """A struct as lists."""
+    """Return a struct as lists."""
     if struct.dtype.names is None:
         return struct.tolist()
     if struct.ndim:

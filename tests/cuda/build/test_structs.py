@@ -1,4 +1,4 @@
-"""Structs read from CUDA sources: every offset worked out by hand, by the rules of C."""
+"""Structs read from CUDA sources: offsets computed by hand, by the rules of C."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_aliases_and_types_as_arguments() -> None:
 
 def test_members_of_a_base_come_first_and_its_padding_stays() -> None:
     assert list(_offsets("Derived<int, 3>")) == ["x", "extent", "pad", "by", "tiles", "table", "last", "own"]
-    assert _offsets("Derived<int, 3>")["own"] == 176  # not 172, where the base is padded
+    assert _offsets("Derived<int, 3>")["own"] == 176  # not 172, as the base is padded
     assert _size("Derived<int, 3>") == 184
 
 
@@ -105,7 +105,7 @@ def test_where_a_member_is() -> None:
     found = structs.layout("Outer", "structs.cu")
     assert structs.place(found, "end") == "end"
     assert structs.place(found, "tiles") == "inner.tiles"
-    assert structs.place(found, "s") is None  # of an array of structs there are several
+    assert structs.place(found, "s") is None  # an array of structs has several
     assert structs.place(found, "none") is None
 
 

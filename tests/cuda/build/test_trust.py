@@ -1,4 +1,4 @@
-"""The cache of compiled kernels where others can write: what is taken from there, what is not, and what is told."""
+"""The cache of compiled kernels in a folder that others can write: what is loaded, what is refused, the warnings."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def test_a_temporary_folder_serves_where_all_may_write(tmp_path: Path, monkeypat
 def test_a_file_of_a_stranger_is_not_used(suffix: str, usual: Path, give: Give) -> None:
     _store(usual)
     (path,) = usual.glob(f"*{suffix}")
-    with path.open():  # no other file gets its number meanwhile
+    with path.open():  # so no other file gets its inode number
         give(path)
         _is_refused(usual, f"{path} belongs to user {STRANGER}")
         _store(usual)
@@ -296,7 +296,7 @@ def test_a_file_that_others_can_write_is_not_used(
 
 def _socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
-        os.chdir(path.parent)  # names of sockets are short
+        os.chdir(path.parent)  # names of sockets must be short
         server.bind(path.name)
 
 

@@ -1,4 +1,5 @@
-"""Launches of a call that overlap: which do, that results are the same, and that each fault in it is noticed."""
+"""Overlapping launches of a call: which may overlap, that results are the same, and that each planted fault is
+detected."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def convolve(name: str) -> Any:
-    """The result of a call whose sums are exact."""
+    """Return the result of a call whose sums are exact."""
     operator, kernel, dtype, x_shape, w_shape, attributes, _ = CHAINS[name]
     x, w = (values("integers", seed, shape, dtype) for seed, shape in enumerate((x_shape, w_shape), 1))
     with preferred(kernel):
@@ -63,7 +64,7 @@ def convolve(name: str) -> Any:
 
 
 def overlapping(emulated: Any) -> list[bool]:
-    """Return for each launch whether it may overlap the one before it."""
+    """Return for each launch whether it may overlap the previous one."""
     return [record.launch.chained for record in emulated.launches]
 
 

@@ -1,4 +1,4 @@
-"""Bad input and devices that refuse: one error each that says what to do, and the next call works."""
+"""Invalid input and failing devices: each raises one error that says what to do, and the next call works."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refused(error: type[Exception], call: Callable[[], Any]) -> str:
 
 
 def works(sent: Sent) -> None:
-    """The next call does what it should."""
+    """Check that the next call works."""
     before = len(sent.launches)
     assert gpuconv.conv(*arrays(sent)).shape == (2, 5, 4, 6)
     assert len(sent.launches) == before + 2
@@ -82,7 +82,7 @@ def test_arrays_of_two_devices(sent: Sent, name: str) -> None:
 
 
 def test_a_launch_that_the_driver_refuses(sent: Sent) -> None:
-    """As it does after a kernel has failed, until the process ends."""
+    """As after a kernel has failed, until the process ends."""
     x, w = arrays(sent)
     gpuconv.conv(x, w)
     poke = sent.cupy.RawKernel('extern "C" __global__ void poke(float* x) { x[1ll << 40] = 1; }', "poke")

@@ -102,7 +102,7 @@ def test_the_smallest_free_block_that_suffices_is_given_again(streams: SimpleNam
     assert [each.ptr for each in again] == [3000, 2000, 1000, 4000]
     assert streams.sizes == [300, 100, 200, 400]
     again.clear()
-    assert memory.malloc(24).ptr == 5000  # which leaves the least one, of 100, for what needs more of it
+    assert memory.malloc(24).ptr == 5000  # the smallest block, of 100, remains for larger requests
     assert memory.malloc(25).ptr == 2000
 
 

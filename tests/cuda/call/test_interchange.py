@@ -1,4 +1,4 @@
-"""Moving arrays, and taking those of other libraries for what they are: no copy, no wait of the host, right order."""
+"""Moving arrays, and accepting those of other libraries: without copies or waits on the host, in the right order."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_host_tensors_and_cupys_arrays_do_not_mix(sent: Sent) -> None:
 
 
 class Capsules:
-    """A bfloat16 tensor on the host, as PyTorch and JAX export it; NumPy is who refuses it, unless they do before."""
+    """A bfloat16 tensor on the host, as PyTorch and JAX export it; NumPy refuses it, unless they refuse the export."""
 
     def __init__(self, host: Any, strides: bool = True, versions: bool = True) -> None:
         self.host, self._versions = host, versions
@@ -216,7 +216,7 @@ def test_bfloat16_without_ml_dtypes_names_the_extra(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("producer", ["none", "the same", "legacy", "per thread", "another"])
 def test_the_current_stream_waits_for_the_producers(sent: Sent, producer: str) -> None:
-    """The host itself waits for nothing: launches run as late as possible."""
+    """The host does not wait: launches run as late as possible."""
     cuda, host = sent.cupy.cuda, ramp(1, 1, 8)
     current, another = (cuda.Stream(non_blocking=True) for _ in range(2))
     of = {"the same": current, "legacy": cuda.Stream.null, "per thread": cuda.Stream.ptds}.get(producer, another)

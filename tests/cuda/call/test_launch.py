@@ -1,4 +1,4 @@
-"""Launches of kernels that do nothing: what the driver is sent, where to, and what is not done."""
+"""Launches of kernels that do nothing: the parameters and streams that the driver gets, and what is skipped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def operands(sent: Sent, rows: int = 2) -> tuple[Any, Any, Any]:
 
 
 def pointers(launch: Launch) -> dict[str, int]:
-    """The addresses in a launch's struct, by their roles."""
+    """Return the addresses in a launch's struct, by their roles."""
     plans = [prepared.plan for prepared in device.prepared.values()]
     found = next(item for plan in plans for item in plan.launches if item.variant.name == launch.name)
     return {role: int.from_bytes(launch.parameters[at : at + 8], "little") for role, at in found.pointers}
@@ -42,7 +42,7 @@ def pointers(launch: Launch) -> dict[str, int]:
 
 def without_pointers(parameters: bytes, layout: np.dtype[Any]) -> bytes:
     """Return a struct with zeros for its pointers and maps, the only fields of their types, at any depth."""
-    struct = np.frombuffer(bytearray(parameters), layout)  # a copy would leave what lies between members undefined
+    struct = np.frombuffer(bytearray(parameters), layout)  # a copy would leave the padding between members undefined
     pending = [struct]
     while pending:
         fields = pending.pop()
@@ -313,7 +313,7 @@ def test_the_memory_is_as_fast_as_the_driver_says(sent: Sent, attributes: dict[s
 
 @pytest.mark.emulator
 def test_axes_of_one_element_may_have_any_stride() -> None:
-    """As one image of a huge array has."""
+    """Such as a single image of a huge array."""
     x, w = np.arange(162, dtype=np.float32).reshape(2, 1, 9, 9)[:1], np.ones((4, 1, 3, 3), np.float32)
     far = np.lib.stride_tricks.as_strided(x, x.shape, (2**40, -(2**36), *x.strides[2:]))
     with emulated_cuda():

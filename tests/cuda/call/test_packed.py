@@ -49,13 +49,13 @@ def arrays(sent: Sent, rows: int = 2) -> tuple[Any, Any]:
 
 
 def of_calls(sent: Sent) -> list[Launch]:
-    """The launches of gpuconv's kernels, without those that take snapshots."""
+    """Return the launches of gpuconv's kernels, without those that take snapshots."""
     return [launch for launch in sent.launches if not launch.name.startswith("cupy_copy")]
 
 
 @contextmanager
 def capture(sent: Sent) -> Iterator[None]:
-    """Make the current stream one that captures a graph."""
+    """Make the current stream capture a graph."""
     stream = sent.cupy.cuda.Stream(non_blocking=True)
     with stream:
         stream.begin_capture()
@@ -192,7 +192,7 @@ def test_nbytes_counts_what_is_packed_and_goes_with_the_object(sent: Sent) -> No
 
 
 def addresses(launch: Launch) -> dict[str, int]:
-    """The addresses in a launch's struct, by their roles."""
+    """Return the addresses in a launch's struct, by their roles."""
     plans = [prepared.plan for prepared in device.prepared.values()]
     planned = next(one for plan in plans for one in plan.launches if one.variant.name == launch.name)
     return {role: int.from_bytes(launch.parameters[at : at + 8], "little") for role, at in planned.pointers}
@@ -350,7 +350,7 @@ def test_a_packing_launch_that_is_refused_is_made_again(sent: Sent) -> None:
 
 
 def _with_partial_sums(problem: Problem, limits: Limits) -> Plan:
-    """The general kernel's plan, with a second thing in the workspace in place of the bias."""
+    """Return the general kernel's plan with another part of the workspace instead of the bias."""
     pack, gemm = (plan := _general(problem, limits)).launches
     roles = {member: "workspace" if role == "b" else role for member, role in gemm.roles.items()}
     spaces = (*plan.spaces, Space("workspace", "partial sums", 999))

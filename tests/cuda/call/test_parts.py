@@ -33,7 +33,7 @@ def operands(complex_x: bool, dtype: str = "complex64") -> tuple[Any, Any, Any]:
 
 
 def expected(operator: str, x: Any, w: Any, b: Any, **attributes: Any) -> Any:
-    """Sum the parts' real results, as the oracle has them."""
+    """Sum the oracle's real results for the parts."""
     compute = getattr(oracle, operator)
     pairs = ((x.real, w), (x.imag, w)) if np.iscomplexobj(x) else ((x, w.real), (x, w.imag))
     real, imag = (compute(*pair, part, **attributes).value for pair, part in zip(pairs, (b.real, b.imag), strict=True))

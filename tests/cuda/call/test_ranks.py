@@ -1,4 +1,4 @@
-"""Many spatial axes on CUDA: axes of one element are dropped; of the others, as many as kernels support."""
+"""Many spatial axes on CUDA: axes of one element are dropped, and kernels support a limited number of longer ones."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_axes_of_one_element_take_no_other_kernels(operator: str, capsys: pytest
 
 def test_more_axes_than_parameters_have_room_for(capsys: pytest.CaptureFixture[str]) -> None:
     def explained(rank: int) -> gpuconv.Plan:
-        """Explain an output of one element, the input of which is cropped, along each of many axes."""
+        """Explain an output of one element, whose input is cropped, along each of many axes."""
         attributes = {"dilations": [2] * rank, "output_padding": [1] * rank, "pads": [1] * rank + [0] * rank}
         return gpuconv.explain("conv_transpose", (1, 1, *(1,) * rank), (1, 1, *(1,) * rank), **attributes)
 

@@ -1,4 +1,4 @@
-"""Maps of arrays: what the driver is asked for, and that each launch has those of its own call's arrays."""
+"""Tensor maps: the driver's arguments, and that each launch has the maps of its own call's arrays."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Library:
     map_code: int = 0
 
     def load(self) -> Any:
-        """Return the library, as what opens it would."""
+        """Return the library, as loading it would."""
         enum, u32, pointer = ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p
         u32s, u64s, ints = map(ctypes.POINTER, (u32, ctypes.c_uint64, enum))
         array, loading = (pointer, enum, u32, pointer, u64s, u64s), (enum, enum, enum, enum)
@@ -153,7 +153,7 @@ def test_sizes_and_strides_of_more_than_32_bits_arrive(driver: Library) -> None:
         (replace(ROWS, sizes=(32, 1023), strides=(128,)), True),
         (replace(ROWS, sizes=(31, 1024), strides=(128,)), True),
         (replace(ROWS, sizes=(32, 1024), strides=(128,)), False),
-        (replace(ROWS, sizes=(32, 3), strides=(65536,)), False),  # of few elements, that lie far apart
+        (replace(ROWS, sizes=(32, 3), strides=(65536,)), False),  # few elements, far apart
         (replace(PIXELS, sizes=(64, 8, 8, 1, 16), strides=(128, 1024, 8192, 8192)), False),
         (replace(PIXELS, sizes=(64, 8, 8, 1, 15), strides=(128, 1024, 8192, 8192)), True),
     ],
@@ -274,7 +274,7 @@ def prepared(made: Plan, x: Any, out: Any = None) -> Prepared:
 
 @pytest.fixture(autouse=True)
 def _sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the kernels above the only ones."""
+    """Make the kernels above the only sources."""
     files = {path.name: path.read_text(encoding="utf-8") for path in SOURCES}
     written = toolchain.write(tmp_path / "kernels_cu", files | {"finished.cu": FINISHED})
     monkeypatch.setattr(kernel_files, "folder", lambda: written)
@@ -289,7 +289,7 @@ def emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulat
 
 
 def numbers(rows: int, columns: int = 32, first: float = 0) -> Any:
-    """An array on the device whose elements all differ."""
+    """Return an array on the device whose elements are distinct."""
     return gpuconv.to_device(np.arange(first, first + rows * columns, dtype=np.float32).reshape(rows, columns))
 
 
@@ -401,7 +401,7 @@ def test_addresses_within_an_element_are_refused_as_ever(sent: Sent, driver: Lib
 
 
 def test_a_captured_launch_keeps_its_map_whatever_comes_after(sent: Sent, driver: Library) -> None:
-    """The driver has copied the parameters: replaying a graph launches these bytes."""
+    """The driver has copied the parameters, and replaying a graph launches these bytes."""
     x, other = (sent.cupy.empty((70, 32), np.float32) for _ in range(2))
     call = prepared(twice(70), x)
     stream = sent.cupy.cuda.Stream(non_blocking=True)
@@ -448,7 +448,7 @@ def test_plans_without_maps_ask_for_none(sent: Sent, driver: Library) -> None:
 
 
 def weighted(aligned: bool) -> Plan:
-    """w is packed, then x is copied; x that is not aligned is copied by another launch."""
+    """Return a plan that packs w, then copies x; if x is not aligned, another launch copies it."""
     copy = by_map(70, 64) if aligned else by_row(70, 64)
     uses = replace(copy, roles={**copy.roles, "y" if aligned else "x": "packed"})
     launches = by_row(70, 32, "w", "packed"), uses

@@ -1,4 +1,4 @@
-"""Choices that were measured: kept on disk, found again, and worth nothing where the file or the device is another."""
+"""Choices that were measured: stored on disk, found again, and ignored if the file or the device differs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.harness.offered import family
 
 @dataclass(frozen=True)
 class Pool:
-    """Any dataclass is a problem."""
+    """A dataclass that serves as a problem; any would do."""
 
     x_shape: tuple[int, ...]
     dtype: str

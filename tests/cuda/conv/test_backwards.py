@@ -58,7 +58,7 @@ def _shapes(random: Random) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def _arrays(random: Random, dtype: str) -> tuple[Any, Any, Any, dict[str, Any]]:
-    few = 300_000  # multiplications, which some 20 kernels make
+    few = 300_000  # multiplications, computed by some 20 kernels
     drawn = iter(lambda: _shapes(random), None)
     x_shape, w_shape, attributes = next(one for one in drawn if prod(one[0]) * prod(one[1][1:]) <= few)
     filters = w_shape[1] * attributes["group"]

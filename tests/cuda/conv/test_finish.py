@@ -1,4 +1,4 @@
-"""Plans of calls with a residual and an activation: the kernels of plain calls, told what to do at the end."""
+"""Plans of calls with a residual and an activation: the kernels of plain calls, which finish the sums."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_call_is_prepared_once_for_each_activation(sent: Sent) -> None:
         {},
         {"activation": "relu"},
         {"activation": ("clip", 0.0, None)},
-        {"activation": ("clip", -0.0, None)},  # equal, but another number
+        {"activation": ("clip", -0.0, None)},  # equal numbers, but different bits
         {"residual": y},
         {"residual": y, "activation": "relu"},
     ]
@@ -191,7 +191,7 @@ def test_errors_name_the_rule(call: Any, message: str) -> None:
 
 
 def test_fused_calls_are_tuned(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_trial, "_difference", lambda *_: "")  # kernels that do nothing leave anything behind
+    monkeypatch.setattr(_trial, "_difference", lambda *_: "")  # kernels that do nothing leave arbitrary results
     x, w, y = (sent.cupy.empty(SHAPES[name], np.float32) for name in "xwy")
     sent.times = {"conv_float32_3d_16x128x16": 0.25}
     found = gpuconv.tune("conv", x, w, activation="relu", residual=y)

@@ -90,7 +90,7 @@ def test_every_bit_is_that_of_the_steps_one_after_the_other(
     shape = computed(problem, arrays).shape
     plain = computed(
         problem, arrays, out=new(out, shape, dtype)
-    )  # where sums are made follows what they are written to
+    )  # the memory for sums depends on the arrays that they are written to
     residual = residual_of(kind, seed + 3, shape, dtype, layout)
     given = {"residual": residual, "activation": activation, "out": new(out, shape, dtype)}
     assert_equal(computed(problem, arrays, **given), finished(plain, residual, activation))
@@ -105,12 +105,12 @@ def test_short_numbers_are_rounded_once_at_the_end(
 ) -> None:
     problem, activation = data.draw(problems(operator)), data.draw(activations)
     arrays = operands(problem, kinds, seed, dtype)
-    sums = exact(problem, arrays).value.astype(accumulator(dtype))  # whole numbers that are exact there
+    sums = exact(problem, arrays).value.astype(accumulator(dtype))  # integers, which are exact in this type
     residual = residual_of(kind, seed + 3, sums.shape, dtype, layout)
     with np.errstate(all="ignore"):
         expected = finished(sums, residual, activation).astype(dtype)
     y = computed(problem, arrays, residual=residual, activation=activation)
-    assert_equal(y + 0, expected + 0)  # a sum of zeros may have either sign
+    assert_equal(y + 0, expected + 0)  # a sum of zeros may have any sign
 
 
 # ---------------------------------------------------------------- on CUDA devices

@@ -1,4 +1,4 @@
-"""Plans of invariant="batch": one summation order per layer, whatever else differs between calls."""
+"""Plans of invariant="batch": one summation order per layer, independent of all other properties of a call."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_devices_that_have_the_same_room_and_add_alike_take_the_same_order() -> 
 
 
 def test_all_tiles_are_divided_or_none() -> None:
-    """However many there are: 7 x 7 pixels in tiles of 64, and 512 filters in as many."""
+    """For any number of tiles: 7 x 7 pixels in tiles of 64, and 512 filters in tiles of 64."""
     for batch in (1, 3, 64):
         plan = planned("few pixels, many channels", batch, limits="sm_80")
         splits = plan.launches[-1].fields["splits"]
@@ -106,7 +106,7 @@ def roles(launch: Launch) -> set[str]:
 
 
 def test_arrays_are_copied_where_no_kernel_takes_them_as_they_lie() -> None:
-    """Rows that are strided, which sums of rows do not take, in and out."""
+    """Strided rows, which sums of rows do not support, in x and y."""
     gaps: dict[str, Ints] = {"x": (144 * 56 * 112, 56 * 112, 112, 2), "y": (144 * 56 * 168, 56 * 168, 168, 3)}
     plan = planned("depthwise", 2, strides=gaps)
     assert plan.kernel == planned("depthwise", 2).kernel
@@ -206,7 +206,7 @@ def test_a_measured_order_holds_for_every_batch() -> None:
 
 
 def test_every_candidate_can_be_picked() -> None:
-    """As measuring does: those of all orders, each with its own."""
+    """As for measuring: the candidates of all orders."""
     problem = planned("many pixels", 2).problem.image
     candidates = families.in_order(problem, representative("sm_90a").limits)
     picked = []

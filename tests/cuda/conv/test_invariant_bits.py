@@ -32,12 +32,12 @@ pytestmark = [
     pytest.mark.kernels(*DIRECT, *CONV, *CONV_TRANSPOSE, *PLAIN_GEMMS, *OTHER_GEMMS, *WGMMA),
 ]
 CLASSES = ("sm_80", "sm_86", "sm_90a", "sm_100a", "sm_120a")  # sm_89 has the bits of sm_86
-MANY = 9  # images, up to which all are compared
+MANY = 9  # largest number of images that are all compared
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer; its x has as many images as a call has."""
+    """One layer; its x has as many images as a call."""
 
     operator: str
     image: tuple[int, ...]
@@ -67,7 +67,7 @@ def _values(random: np.random.Generator, shape: tuple[int, ...], dtype: str) -> 
 
 
 def call(layer: Layer, x: Any, w: Any, b: Any, **more: Any) -> Any:
-    """Return the layer's result for images x; the gradient, whose x is that of y, has neither a bias nor more."""
+    """Return the layer's result for images x; a gradient's x is dy, without bias and further arguments."""
     if layer.operator == "conv_input_grad":
         extents = [s * (n - 1) + 1 for n, s in zip(layer.image[1:], layer.attributes["strides"], strict=True)]
         shape = (len(x), layer.w[1], *extents)
@@ -76,8 +76,8 @@ def call(layer: Layer, x: Any, w: Any, b: Any, **more: Any) -> Any:
 
 
 PADS = {"pads": [1, 1, 1, 1]}
-# Images of odd sizes, so that tiles cross images and each of these lies on another multiple of 16 bytes than its
-# neighbours do.
+# Images of odd sizes, so that tiles cross images and each image has another offset from a multiple of 16 bytes
+# than its neighbours.
 LAYERS = (
     Layer("conv", (96, 3, 5), (40, 96, 3, 3), PADS, "bfloat16"),
     Layer("conv", (64, 5, 7), (72, 64, 3, 3), PADS),
@@ -159,7 +159,7 @@ def test_parts_whose_sums_of_segments_are_few_have_the_same_bits(monkeypatch: py
 
 
 def test_copies_have_the_same_bits() -> None:
-    """Depthwise rows with gaps in x and in y, the images on other multiples of 16 bytes."""
+    """Depthwise rows with gaps in x and in y, with images at other offsets from multiples of 16 bytes."""
     layer = Layer("conv", (12, 5, 7), (12, 1, 3, 3), {"pads": [1, 1, 1, 1], "group": 12}, "bfloat16")
     x, w, b = layer.operands(3)
     expected = result(layer, x, w, b)
@@ -239,11 +239,11 @@ def test_segments_of_k_and_repairs_keep_the_bits_of_every_image() -> None:
 
 
 def test_what_overflows_as_it_is_rounded_is_not_repaired_because_of_a_neighbour() -> None:
-    """Sums of 65520 but for their rounding: 65504 below it, else infinity. Blocks of pixels cross images."""
+    """Sums are 65520 before rounding errors: below it they round to 65504, else to infinity. Blocks cross images."""
     layer = Layer("conv", (24, 9, 12), (24, 6, 3, 3), {**PADS, "group": 4}, "float16")
     random = np.random.default_rng(1)
     x, w = (random.standard_normal(shape) * 2.0**11 for shape in ((4, *layer.image), layer.w))
-    for one, other in ((0, 1), (2, 3)):  # channels that cancel each other out
+    for one, other in ((0, 1), (2, 3)):  # channels that cancel
         x[:, other::6], w[:, other] = x[:, one::6], -w[:, one]
     x[:, 4::6], x[:, 5::6], w[:, 4:] = 1008, 0, 0
     w[:, 4, 1, 1] = 65

@@ -43,11 +43,11 @@ def test_the_work_of_a_conv_transpose_by_phases() -> None:
     assert (one.most_taps, one.most_rows, one.pixels) == ((2, 2), 8, 6 * 5)
     assert (one.group, one.filters, one.rows, one.pixels) == (1, 3, 2 * 16, 30)
     assert one.bytes == 4 * (40 + 96 + 360)
-    assert one.bytes_by_phase == one.bytes + 4 * 360  # both phases of a row meet all its sectors
+    assert one.bytes_by_phase == one.bytes + 4 * 360  # both phases of a row touch all its sectors
     wide = made("conv_transpose", (1, 2, 5, 4), (2, 3, 4, 4), "float64", strides=[2, 7])  # y is (1, 3, 12, 25)
-    assert wide.bytes_by_phase == wide.bytes + 3 * 8 * 900  # four elements share a sector, of seven phases
+    assert wide.bytes_by_phase == wide.bytes + 3 * 8 * 900  # a sector has four elements, of seven phases
     last = made("conv_transpose", (1, 2, 5, 4), (2, 16, 4, 4), y_strides=(1920, 1, 160, 16), strides=[2, 2])
-    assert last.bytes_by_phase == last.bytes  # neighbours of a row lie in sectors of their own
+    assert last.bytes_by_phase == last.bytes  # adjacent elements of a row are in separate sectors
     dilated = made("conv_transpose", (1, 1, 9), (1, 1, 5), strides=[6], dilations=[4])
     assert dilated.most_taps == (2,)  # every third of five
 
@@ -93,7 +93,7 @@ def test_axes_in_another_order_take_all_their_numbers_with_them() -> None:
         ("float32", (288, 1, 32, 4), STRIDED, 8),  # channels last
         ("float32", (4608, 1, 512, 64), STRIDED, 32),
         ("float32", (288, 72, 8, -1), STRIDED, 2),
-        ("float32", (288, 72, 8, 0), STRIDED, 1),  # all in one place
+        ("float32", (288, 72, 8, 0), STRIDED, 1),  # all at one address
         ("float32", (4608, 1, 512, 64), {**STRIDED, "strides": [2, 8]}, 1),  # one column
     ],
 )
@@ -111,7 +111,7 @@ def test_the_lines_that_neighbouring_columns_meet(dtype: str, x_strides: Any, mo
         ((6, 8), (9, 1), None),
         ((6, 8), (-8, -1), -1),
         ((6, 8), (-8, 1), None),
-        ((1, 1), (7, 9), 1),  # a single pixel has no neighbours that could lie elsewhere
+        ((1, 1), (7, 9), 1),  # a single pixel has no neighbours
         ((), (), 1),
     ],
 )

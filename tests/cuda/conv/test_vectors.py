@@ -26,14 +26,14 @@ def grouped(one: Problem) -> bool:
 
 
 def made(dtype: str = "float16", layout: str = "NHWC", w: Ints = (32, 16, 3, 3, 3), **more: Any) -> Problem:
-    """A Conv with three spatial axes, x (2, 16 or 32, 5, 6, 8), y of three, four and six elements along each."""
+    """Return a Conv with three spatial axes, x (2, 16 or 32, 5, 6, 8), y of three, four and six elements along each."""
     group = more.get("group", 1)
     return problem("conv", (2, w[1] * group, 5, 6, 8), w, dtype, layout=layout, **more)
 
 
 TF32: dict[str, Any] = {"dtype": "float32", "precision": "tf32"}
 DEPTHWISE: dict[str, Any] = {"w": (32, 1, 3, 3, 3), "group": 32}
-# Of which array, in whole chunks of so many elements: what a problem must be, and what tells it.
+# A problem, its array, the elements of a chunk, and the function that checks for whole chunks.
 CASES: dict[str, tuple[Problem, str, int, Whole]] = {
     "mma, 16 bytes": (made(), "x", 8, fragments.has_chunks),
     "mma, 8 bytes": (made(), "x", 4, lambda one: fragments.has_chunks(one, 8)),
@@ -57,7 +57,7 @@ def test_every_axis_moves_by_whole_vectors_of_channels(name: str) -> None:
     for axis in (0, 2, 3, 4):
         moved = {more: replace(one, **{field: shifted(strides, axis, more)}) for more in (chunk, chunk // 2, 1)}
         assert {more: whole(there) for more, there in moved.items()} == {chunk: True, chunk // 2: False, 1: False}, axis
-    apart = replace(one, **{field: shifted(strides, 1, 1)})  # channels that are no neighbours
+    apart = replace(one, **{field: shifted(strides, 1, 1)})  # channels that are not adjacent
     if whole is channels_plan.in_vectors:
         assert why_not(channels_plan, apart, representative("sm_90a").limits) is not None
     else:
@@ -110,7 +110,7 @@ def test_channels_are_whole_chunks(channels: int, dtype: str, size: int, whole: 
 def test_rows_of_y_consist_of_whole_vectors(dtype: str, y_strides: Ints, whole: bool) -> None:
     problem = replace(made(dtype), y_shape=(2, 32, 3, 4, 8), y_strides=y_strides)
     assert stem_tile.pixels_are_vectors(problem) is whole
-    narrower = replace(problem, y_shape=(2, 32, 3, 4, 7))  # of rows as far apart
+    narrower = replace(problem, y_shape=(2, 32, 3, 4, 7))  # with rows of the same stride
     assert not stem_tile.pixels_are_vectors(narrower)
 
 
@@ -120,10 +120,10 @@ def test_rows_of_y_consist_of_whole_vectors(dtype: str, y_strides: Ints, whole: 
         ((2, 8, 12, 12), (1152, 144, 12, 1), "float16", 16),
         ((2, 8, 6, 6), (288, 36, 6, 1), "float16", 8),
         ((2, 8, 3, 6), (144, 18, 6, 1), "float16", 4),
-        ((2, 8, 3, 3), (72, 9, 3, 1), "float16", None),  # of less than 4 bytes
+        ((2, 8, 3, 3), (72, 9, 3, 1), "float16", None),  # units of less than 4 bytes
         ((2, 8, 3, 3), (72, 9, 3, 1), "float32", 4),
         ((2, 8, 12, 12), (1154, 144, 12, 1), "float16", 4),
-        ((1, 8, 12, 12), (1154, 144, 12, 1), "float16", 16),  # of a single image no stride counts
+        ((1, 8, 12, 12), (1154, 144, 12, 1), "float16", 16),  # with a single image, its stride does not matter
         ((2, 8, 12, 12), (1184, 148, 12, 1), "float16", 8),
     ],
 )

@@ -56,7 +56,7 @@ def test_what_a_block_has_fits_and_blocks_have_everything() -> None:
         assert (found["channel_tiles"], found["groups"]) == (-(-found["filled"] // (BUNDLES * vector)), group)
         tiles = -(-found["images"] // found["tile_images"]) * found["pixel_tiles"]
         assert launch.grid == (tiles * group * found["channel_tiles"], 1, 1)
-        first_of_any = own + vector - 1  # pixels of all vectors, where the first one is the last of its own
+        first_of_any = own + vector - 1  # pixels of all vectors, if the first pixel is the last of its vector
         for pitch, lanes, needed in zip(found["pitch"], found["lanes"], (own, first_of_any), strict=True):
             assert (pitch - 1) * vector < needed <= pitch * vector
             assert pitch <= 2**lanes <= 32
@@ -64,7 +64,7 @@ def test_what_a_block_has_fits_and_blocks_have_everything() -> None:
         if found["way"] != BUNDLED:
             at_most = found["pitch"][found["way"] == RUNS]
             assert found["tile_images"] * BUNDLES * (vector * at_most + 1) <= TILE_VECTORS
-        if found["way"] == RUNS and found["tile_images"] > 1:  # all begin at the same place between vectors
+        if found["way"] == RUNS and found["tile_images"] > 1:  # all have the same offset from a vector
             assert found["x_image"] % vector == 0
         if found["pixel_tiles"] > 1:
             assert found["tile_images"] == 1
@@ -74,13 +74,13 @@ def test_what_a_block_has_fits_and_blocks_have_everything() -> None:
 @pytest.mark.parametrize(
     ("shape", "dtype", "images", "pixels", "pitch", "lanes"),
     [
-        ((9, 8, 112), "float16", 1, 112, [14, 15], [4, 4]),  # two rows a warp, wherever they begin
+        ((9, 8, 112), "float16", 1, 112, [14, 15], [4, 4]),  # two rows a warp, at any alignment
         ((9, 8, 113), "float16", 1, 64, [8, 9], [3, 4]),
-        ((9, 8, 7, 7), "float16", 2, 49, [7, 7], [3, 3]),  # images lie whole vectors apart
+        ((9, 8, 7, 7), "float16", 2, 49, [7, 7], [3, 3]),  # images are whole vectors apart
         ((9, 8, 9), "float16", 7, 9, [2, 2], [1, 1]),
         ((9, 8, 10), "float16", 4, 10, [2, 3], [1, 2]),
-        ((9, 3, 7, 7), "float16", 1, 49, [7, 7], [3, 3]),  # and these do not
-        ((9, 8, 1), "float16", 1, 9, [2, 2], [1, 1]),  # images of one pixel are the pixels of one
+        ((9, 3, 7, 7), "float16", 1, 49, [7, 7], [3, 3]),  # and these are not
+        ((9, 8, 1), "float16", 1, 9, [2, 2], [1, 1]),  # images of one pixel become the pixels of one image
         ((9, 4, 112), "float32", 1, 112, [28, 29], [5, 5]),
     ],
 )
@@ -133,7 +133,7 @@ def planes(images: int, pixels: Ints, x: Ints, x_pixels: Ints, y: Ints) -> Plane
 def test_images_whose_pixels_follow_each_other_are_one() -> None:
     follow = planes(4, (5, 7), (35, 420, 140), (7, 1), (35 * 16, 9, 8, 16))
     assert channels_last._together(follow) == replace(follow, images=1, pixels=(140,), x=(0, 420, 140), x_pixels=(1,))
-    elsewhere = replace(follow, y=(36 * 16, 9, 8, 16))  # their copies do not
+    elsewhere = replace(follow, y=(36 * 16, 9, 8, 16))  # their copies are not
     assert channels_last._together(elsewhere) == replace(elsewhere, pixels=(35,), x_pixels=(1,))
     apart = replace(follow, x=(36, 420, 140))
     assert channels_last._together(apart) == replace(apart, pixels=(35,), x_pixels=(1,))

@@ -1,4 +1,4 @@
-"""The pass that moves channels last: every way to read, every layout, and its memory traffic."""
+"""The pass that moves channels last: every method of reading, every layout, and its memory traffic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_planes_of_every_size_at_every_address(dtype: Any, precision: str, pixel
 
 @pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
 def test_what_is_finite_stays_so_and_nothing_else_becomes_it(precision: str) -> None:
-    """Sums of what is not finite are made again from x: they must be found."""
+    """Sums that are not finite are recomputed from x, so the parts must show which they are."""
     largest = np.finfo(np.float32).max
     odd = [np.nan, np.inf, -np.inf, largest, -largest, 3.4e38, 2.0**-149, 0.0, -0.0]
     x = np.tile(np.array(odd, np.float32), 40).reshape(1, 4, 9, 10)
@@ -61,7 +61,7 @@ def test_what_is_finite_stays_so_and_nothing_else_becomes_it(precision: str) -> 
 
 # ---------------------------------------------------------------- what it costs
 
-# Layers of networks: the sectors that are read and written, over those of a copy.
+# Layers of networks: ratio of sectors read and written to those of a copy.
 LAYERS = [
     ((1, 64, 56, 56), 1.0),
     ((2, 128, 28, 28), 1.0),
@@ -77,14 +77,14 @@ LAYERS = [
     ((1, 64, 5, 7, 7), 1.1),
 ]
 SINGLE = {16: "LDG.E.U16", 64: "LDG.E.64"}  # loads of single elements, by their bits
-WAVEFRONTS = 1.08  # over the fewest; where a block has one image there is not one more
-SLOTS = 0.8  # of the instructions that multiprocessors can issue while memory does the same copy, counted in PTX
+WAVEFRONTS = 1.08  # ratio to the minimum; exactly 1 if a block has one image
+SLOTS = 0.8  # fraction of the instructions that can be issued during a plain copy, counted in PTX
 
 
 @over_copies
 @pytest.mark.parametrize(("shape", "most"), LAYERS, ids=str)
 def test_it_moves_little_more_than_a_copy(dtype: Any, precision: str, shape: tuple[int, ...], most: float) -> None:
-    """So that it reaches at least 1 / 1.1 = 0.91 of a copy's bandwidth."""
+    """To reach at least 1 / 1.1 = 0.91 of a copy's bandwidth."""
     x = np.zeros(shape, dtype)
     filled = passes.filled_up(shape[1], dtype, precision == "3xtf32")
     found, emulated = passes.copy(x, 1, filled, precision, counters=True)
@@ -106,7 +106,7 @@ def test_images_with_channels_last_are_read_and_written_in_whole_vectors(dtype: 
 
 
 def test_a_multiprocessor_has_enough_on_its_way() -> None:
-    """All blocks that fit read their bytes at once: more than the memory delivers in a microsecond."""
+    """All resident blocks read their bytes at once: more than the memory delivers in a microsecond."""
     device = nearest("sm_90a")
     (variant, *_) = channels_last.variants()
     block = 64 * channels_last._PIXELS * 2
@@ -126,7 +126,7 @@ def test_instructions_are_as_wide_as_memory(variant: Variant) -> None:
     loads = sass.names(body, everywhere, "LDG")
     assert (
         loads.pop("LDG.E.128") == 4
-    )  # of channels side by side; single elements are those of other layouts and of ends
+    )  # for adjacent channels; loads of single elements are for other layouts and for ends
     assert set(loads) == {single}
     stores = sass.names(body, everywhere, "STG")
     assert stores.pop("STG.E") == 1  # tickets

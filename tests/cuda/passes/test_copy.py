@@ -28,7 +28,7 @@ def test_threads_side_by_side_write_the_targets_neighbours(
     launch = copy_pass.copy("conv", "float32", shape, {"x": source, "y": target})
     struct = fields(launch)
     assert launch.variant.name == "copy_32bit_4d"
-    assert struct["extent"][1:] == extents[1:]  # nobody divides by the first
+    assert struct["extent"][1:] == extents[1:]  # the first is never a divisor
     assert (struct["source_stride"], struct["target_stride"]) == steps
     assert launch.grid == (1, 1, 1)
     assert [role for role, _ in launch.pointers] == ["x", "y"]
@@ -42,7 +42,7 @@ def test_threads_side_by_side_write_the_targets_neighbours(
         ((2, 2), (1, 2), (1, 2 - INDEX_LIMIT), False),
         ((2, 2), (1, 2), (1, 1 - INDEX_LIMIT), True),
         ((INDEX_LIMIT - 1,), (0,), (0,), False),
-        ((INDEX_LIMIT,), (0,), (0,), True),  # elements that all lie in one place
+        ((INDEX_LIMIT,), (0,), (0,), True),  # elements that all have one address
     ],
 )
 def test_offsets_and_counts_settle_the_width(shape: Ints, source: Ints, target: Ints, expected: bool) -> None:

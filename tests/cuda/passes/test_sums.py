@@ -40,7 +40,7 @@ def planned(x: Ints, x_strides: Ints | None = None, y_stride: int = 1, dtype: st
         ((1, 7, 1, 1), None, 7, 1, 1),  # one element: contiguous channels are not rows
         ((3, 1, 5), (5, 1, 1), 1, 1, 15),
         ((0, 3, 5), None, 3, 1, 0),
-        ((4, 3, 0, 2**40), (2**60, 2**60, 2**60, 2**60), 3, 1, 0),  # nothing, however far apart
+        ((4, 3, 0, 2**40), (2**60, 2**60, 2**60, 2**60), 3, 1, 0),  # no elements, with any strides
     ],
 )
 def test_blocks_for_every_multiprocessor_with_enough_for_each_thread(
@@ -68,7 +68,7 @@ def test_blocks_for_every_multiprocessor_with_enough_for_each_thread(
         ((1, INDEX_LIMIT - 1, 1), (0, 0, 0), 0, (False, False)),
         ((1, INDEX_LIMIT, 1), (0, 0, 0), 0, (True, True)),  # one result per channel
         ((1, 1, INDEX_LIMIT - 1), (0, 0, 0), 1, (False, False)),
-        ((1, 1, INDEX_LIMIT), (0, 0, 0), 1, (True, False)),  # elements that all lie in one place
+        ((1, 1, INDEX_LIMIT), (0, 0, 0), 1, (True, False)),  # elements that all have one address
         ((1, 2, 5), (0, 5, 1), INDEX_LIMIT - 1, (False, False)),
         ((1, 2, 5), (0, 5, 1), INDEX_LIMIT, (False, True)),
     ],

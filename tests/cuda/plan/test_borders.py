@@ -1,4 +1,4 @@
-"""Limits of the kernel families: shared memory, blocks and index widths, each exactly at its border.
+"""Limits of the kernel families: shared memory, blocks and index widths, each just below and above its limit.
 
 The problems are those of the specimens, with arrays in the same layouts, and some for wgmma.
 """
@@ -57,7 +57,7 @@ WGMMA = (
 
 
 def lying(shape: Ints, layout: str) -> Ints:
-    """In elements."""
+    """Return the strides of a layout in elements."""
     found: Ints = LAYOUTS[layout](np.zeros(shape, np.int8)).strides
     return found
 
@@ -92,7 +92,7 @@ families = pytest.mark.parametrize("family", FAMILIES, ids=lambda module: module
 
 
 def planned(family: Any, one: Forward, limits: Limits = HOPPER, problem: Any = None) -> Launch | None:
-    """The last launch of the family's candidate of this name, if there is one."""
+    """Return the last launch of the family's candidate of this name, or None."""
     found: list[Candidate] = list(candidates(family, problem or problem_of(one), limits))
     named = [candidate for candidate in found if candidate.name == one.kernel]
     return named[0].make().launches[-1] if named else None
@@ -115,7 +115,7 @@ def test_a_block_may_have_all_shared_memory_that_there_is_and_no_more(family: Mo
             continue
         tried += 1
         exactly = planned(family, one, replace(limits, shared_bytes_per_block=launch.shared_bytes))
-        assert exactly == launch or family is grouped, one  # which looks at fewer tiles where there is less room
+        assert exactly == launch or family is grouped, one  # which considers fewer tiles with less shared memory
         less = planned(family, one, replace(limits, shared_bytes_per_block=launch.shared_bytes - 1))
         assert less is None or less.shared_bytes < launch.shared_bytes, one
     assert (tried == 0) == (family in WITHOUT), family
@@ -148,7 +148,7 @@ def most_blocks(count: int) -> Iterator[None]:
 def blocks(family: ModuleType, one: Forward, launch: Launch) -> int:
     """Return the number of blocks as the family counts them, before blocks are merged."""
     x = one.problem.x_shape
-    if family is pool_channels:  # each thread makes one output of a vector of channels
+    if family is pool_channels:  # each thread computes one output of a vector of channels
         y = getattr(geometries, one.problem.operator)(x, **one.problem.attributes).y_shape
         vector = 2 if one.kernel.endswith("indices") else 16 // one.dtype.itemsize
         return -(-(prod(y) // y[1] * -(-y[1] // vector)) // 256)
@@ -187,7 +187,7 @@ TO_SPACE = ("conv_transpose_depth_to_space", "conv_transpose_matrix", "conv_tran
 @families
 @pytest.mark.parametrize("array", ["x", "y"])
 def test_32_bits_are_enough_up_to_their_border(family: ModuleType, array: str) -> None:
-    """Images are spaced so that the last offset is just below the border, by less than a thousandth, or beyond it."""
+    """The distance between images puts the last offset less than a thousandth below the limit, or beyond it."""
     tried = [one for one in FAMILIES[family] if one.problem.x_shape[0] > 1 and planned(family, one) is not None]
     assert tried
     for one in tried:
@@ -213,7 +213,7 @@ def test_32_bits_are_enough_up_to_their_border(family: ModuleType, array: str) -
 def test_what_lies_behind_the_last_of_an_array_needs_no_index(
     operator: str, shapes: tuple[Ints, Ints], strides: dict[str, Ints], attributes: dict[str, Any]
 ) -> None:
-    """Where the next group of a single one would begin, or the next column, may be farther than 32 bits count."""
+    """The next group after the last one, or the next column, may be beyond the range of 32 bits."""
     geometry = getattr(geometries, operator)(*shapes, **attributes)
     arrays = zip("xwy", (*shapes, geometry.y_shape), strict=True)
     x, w, y = (strides.get(name, lying(shape, "contiguous")) for name, shape in arrays)

@@ -1,4 +1,4 @@
-"""explain(): what it prints is what the plan holds, floors by hand, errors in one sentence."""
+"""explain(): it prints the plan's contents; floors computed by hand; errors in one sentence."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_floor_is_the_longer_of_arithmetic_and_memory(capsys: pytest.Capture
 def test_tensor_cores_have_nothing_to_multiply_where_a_group_has_one_channel(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # 2 · 8·112·112 · 256·9 = 462.4 MFLOP, by the cores' own multipliers; tensor cores would come to 1070.5 TFLOP/s
+    # 2 · 8·112·112 · 256·9 = 462.4 MFLOP, by the ordinary multipliers; tensor cores would reach 1070.5 TFLOP/s
     gpuconv.explain("conv", (8, 256, 112, 112), (256, 1, 3, 3), pads=[1] * 4, group=256, dtype="bfloat16")
     assert ": 0.46 GFLOP at 66.9 TFLOP/s, or " in capsys.readouterr().out
 
@@ -223,13 +223,13 @@ def test_errors_name_the_rule(arguments: Any, keywords: Any, error: Any, message
 
 
 def test_only_inputs_that_an_output_meets_count() -> None:
-    # A 1x1 kernel with stride 2 over 7 x 7 meets 4 x 4 inputs.
+    # A 1x1 kernel with stride 2 over 7 x 7 reads 4 x 4 inputs.
     geometry = geometries.conv((2, 3, 7, 7), (5, 3, 1, 1), strides=[2, 2])
     assert floor.work(geometry, "float32") == floor.Work(2 * 2 * 5 * 3 * 16, 4 * (2 * 3 * 16 + 15 + 2 * 5 * 16))
 
 
 def test_work_of_conv_transpose_counts_inputs_that_reach_the_output() -> None:
-    # Of 4 inputs with stride 3 and 2 taps, pads of 3 at the beginning cut off the first one: y has 3·3 + 2 - 3 = 8.
+    # With 4 inputs, stride 3 and 2 taps, pads of 3 at the beginning crop the first one: y has 3·3 + 2 - 3 = 8.
     geometry = geometries.conv_transpose((1, 2, 4), (2, 3, 2), (3,), strides=[3], pads=[3, 0])
     assert geometry.y_shape == (1, 3, 8)
     assert floor.work(geometry, "float64", bias=True) == floor.Work(2 * 12 * 4, 8 * (2 * 3 + 12 + 3 + 24))
@@ -253,7 +253,7 @@ def test_gradients_of_conv_have_the_work_of_the_forward_call() -> None:
 
 
 def test_gradients_of_conv_transpose_have_the_work_of_the_forward_call() -> None:
-    # Of 8 outputs, (5 - 1) * 2 - 1 + 1 = 8, a kernel of one element with stride 2 writes every second one.
+    # With (5 - 1) * 2 - 1 + 1 = 8 outputs, a kernel of one element with stride 2 writes every second one.
     attributes: dict[str, Any] = {"strides": [2], "output_shape": [8]}
     dx = gradients.conv_transpose_input_grad((1, 3, 8), (2, 3, 1), x_shape=(1, 2, 5), **attributes)
     dw = gradients.conv_transpose_weight_grad((1, 2, 5), (1, 3, 8), w_shape=(2, 3, 1), **attributes)
@@ -302,7 +302,7 @@ def test_the_peak_is_that_of_the_quickest_unit() -> None:
     assert hopper.peak("float32", "tf32") == 8 * hopper.rate("float32")
     assert hopper.peak("float32", "3xtf32") == pytest.approx(8 / 3 * hopper.rate("float32"), rel=1e-2)
     assert hopper.peak("float64") == 2 * hopper.rate("float64")
-    assert ada.peak("float32", "3xtf32") == ada.rate("float32")  # whose tensor cores make a third of 128
+    assert ada.peak("float32", "3xtf32") == ada.rate("float32")  # whose tensor cores reach a third of 128
 
 
 @pytest.mark.parametrize(

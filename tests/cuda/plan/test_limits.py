@@ -55,7 +55,7 @@ def test_architectures_without_a_device_have_that_of_the_next_lower_one() -> Non
 
 
 def test_memory_that_is_known_is_modelled_as_it_is() -> None:
-    """An H100 has the multiprocessors of an H200, and 3.35 TB/s for 4.8; 85 % of it are reached."""
+    """An H100 has the multiprocessors of an H200, but 3.35 instead of 4.8 TB/s; kernels reach 85 % of it."""
     hopper = limits.representative("sm_90a").limits
     half = replace(hopper, multiprocessors=66)
     for found, bandwidth in (

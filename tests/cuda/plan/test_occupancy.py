@@ -14,7 +14,7 @@ A100 = limits.representative("sm_80").limits
 
 
 def seconds(blocks: int, residence: model.Residence | None, others: int = 0) -> float:
-    """The seconds of blocks of 2^20 multiply-adds each, in 16 bits on an A100."""
+    """Return the seconds of blocks of 2^20 multiply-adds each, in 16 bits on an A100."""
     return model.tensor(blocks, 2**20, 0, 0.0, A100, residence, others)
 
 
@@ -27,8 +27,8 @@ def test_products_take_longer_where_a_scheduler_has_one_warp() -> None:
         (108, 0, 1.4),  # one block each
         (109, 0, 2.0),  # two at a time
         (216, 0, 2.0),
-        (217, 0, 2.0 + 1.4),  # and one alone
-        (108, 108, 1.0),  # beside others
+        (217, 0, 2.0 + 1.4),  # and one without another on its multiprocessor
+        (108, 108, 1.0),  # with other blocks
         (108, 216, (2.0 + 1.4) / 3),
     ):
         assert seconds(blocks, two, others) == pytest.approx(expected * block), (blocks, others)

@@ -26,19 +26,19 @@ from tests.harness.idle_kernels import Sent
 from tests.oracle import oracle
 from tests.oracle.operands import filled
 
-QUICK = "conv_float32_3d_16x128x16"  # as it is measured here; the model takes another one
+QUICK = "conv_float32_3d_16x128x16"  # in the measurements here; the model chooses another one
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Choices stay out of the user's cache, and out of other tests."""
+    """Keep choices out of the user's cache, and out of other tests."""
     monkeypatch.setenv("GPUCONV_CACHE_DIR", str(tmp_path / "cache"))
 
 
 @pytest.fixture
 def sent(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> Sent:
     sent.times = {QUICK: 0.25}
-    monkeypatch.setattr(_trial, "_difference", lambda *_: "")  # kernels that do nothing leave anything behind
+    monkeypatch.setattr(_trial, "_difference", lambda *_: "")  # kernels that do nothing leave arbitrary results
     return sent
 
 
@@ -47,7 +47,7 @@ def arrays(sent: Sent, rows: int = 9) -> tuple[Any, Any]:
 
 
 def kernel(sent: Sent, x: Any, w: Any, **attributes: Any) -> str:
-    """The kernel that a call takes."""
+    """Return the kernel of a call."""
     gpuconv.conv(x, w, **attributes)
     return sent.launches[-1].name
 
@@ -88,7 +88,7 @@ def test_a_measured_order_holds_for_every_batch(sent: Sent) -> None:
     assert all(
         plan.reasons[0].startswith("one order of sums for every batch, as measured on Emulated") for plan in plans
     )
-    assert kernel(sent, x, w) != QUICK  # nothing was said of calls that do not ask for it
+    assert kernel(sent, x, w) != QUICK  # calls without tune are not affected
 
 
 def test_a_device_of_another_name_is_modelled_still(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_a_device_of_another_name_is_modelled_still(sent: Sent, monkeypatch: pyt
 def test_a_kernel_whose_workspace_does_not_fit_takes_for_ever(sent: Sent) -> None:
     x, w = arrays(sent)
     gpuconv.conv(x, w)
-    with sent.room(2**17):  # what fills the L2 cache, and no more
+    with sent.room(2**17):  # as much as fills the L2 cache
         times = gpuconv.tune("conv", x, w)
     assert set(times.values()) == {float("inf")}
 
@@ -122,7 +122,7 @@ def test_a_choice_that_cannot_be_kept_is_warned_of(sent: Sent, tmp_path: Path, m
 
 
 def chosen(name: str, *operands: Any, **attributes: Any) -> str:
-    """The kernel that a call of another operator takes."""
+    """Return the kernel of a call of another operator."""
     device.prepared.clear()
     getattr(gpuconv, name)(*operands, **attributes)
     (prepared,) = device.prepared.values()
@@ -173,11 +173,11 @@ def test_the_time_of_an_only_kernel_is_told(sent: Sent, tmp_path: Path) -> None:
     _, _, dy = of_gradients(sent)
     indices = sent.cupy.empty(dy.shape, np.int64)
     windows: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
-    assert gpuconv.tune("conv_bias_grad", dy) == {"channel_sums_float32_3d": pytest.approx(2e-3)}  # and adding up
+    assert gpuconv.tune("conv_bias_grad", dy) == {"channel_sums_float32_3d": pytest.approx(2e-3)}  # and for sums
     assert gpuconv.tune("conv_transpose_bias_grad", dy, layout="NHWC") == {"channel_sums_float32_3d_last": 2e-3}
     unpooled = gpuconv.tune("max_unpool", dy, indices, **windows, check_indices=True)
-    assert unpooled == {"max_unpool_32bit_3d": pytest.approx(3e-3)}  # and clearing, and claims
-    assert not (tmp_path / "cache" / "choices.json").exists()  # there is nothing to choose
+    assert unpooled == {"max_unpool_32bit_3d": pytest.approx(3e-3)}  # and for clearing and for claims
+    assert not (tmp_path / "cache" / "choices.json").exists()  # nothing was chosen
     pooled = gpuconv.tune("max_pool_grad", dy, indices, (8, 20, 14, 14), **windows)
     assert pooled.keys() == {f"max_pool_grad_float32_3d{form}" for form in ("", "_walks_2x2", "_scatter")}
 
@@ -198,7 +198,7 @@ def test_the_precision_of_the_context_is_tuned(sent: Sent) -> None:
         in_context = gpuconv.tune("conv_input_grad", dy, w, x.shape)
     assert in_context == gpuconv.tune("conv_input_grad", dy, w, x.shape, precision="tf32")
     exact = gpuconv.tune("conv_input_grad", dy, w, x.shape)
-    assert in_context.keys() > {name for name in exact if "_split" not in name}  # splits of FFMA are for IEEE's alone
+    assert in_context.keys() > {name for name in exact if "_split" not in name}  # splits of FFMA are only for IEEE
 
 
 @pytest.mark.parametrize(
@@ -238,13 +238,13 @@ def test_errors_name_the_rule(call: Any, error: Any, message: str, sent: Sent) -
 
 
 def named(limits: Limits) -> Limits:
-    """The limits of a device with a name, by which choices are kept."""
+    """Return the limits of a device with a name, under which choices are stored."""
     return replace(limits, name="emulated", measured=partial(tuned.find, "emulated"))
 
 
 @pytest.fixture
 def few_families(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer kernels, for the emulator's sake."""
+    """Reduce the number of kernels, which limits the emulator's time."""
     monkeypatch.setattr(conv_families, "FAMILIES", (ffma, few_plan))
 
 
@@ -312,7 +312,7 @@ def without(role: str, family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.emulator
 def test_a_kernel_that_is_wrong_is_left_out_and_not_kept(few_families: None, monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = np.full((1, 2, 5, 6), np.nan, np.float32), np.ones((3, 2, 2, 2), np.float32)
-    b = np.zeros(3, np.float32)  # of which nothing could be seen in the results of this call
+    b = np.zeros(3, np.float32)  # which would not affect the results of this call
     with emulated_cuda() as emulated:
         emulated.limits = named(emulated.limits)
         there = moved([x, w, b])
@@ -400,7 +400,7 @@ def test_whole_numbers_fit_their_dtype() -> None:
     assert whole_numbers.largest("int8", "ieee", 10) == 127
     half = whole_numbers.largest("float16", "ieee", 2304)
     assert half > 1
-    assert abs(sum(whole_numbers.random(2304, np.dtype(np.int64), half, 0) ** 2)) > 65504  # of one sign they would not
+    assert abs(sum(whole_numbers.random(2304, np.dtype(np.int64), half, 0) ** 2)) > 65504  # of one sign, too much
     assert whole_numbers.largest("bfloat16", "ieee", 1) == 256
     unsigned = whole_numbers.random(1000, np.dtype(np.uint8), 127, 0)
     assert (unsigned.min(), unsigned.max()) == (0, 127)

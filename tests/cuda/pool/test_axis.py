@@ -1,4 +1,4 @@
-"""MaxPool with Indices axis by axis: when it is taken and what it costs, structs by hand, and the same bits."""
+"""MaxPool with Indices axis by axis: when it is chosen, its cost, structs by hand, and the same bits."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_the_structs_of_both_launches(own_launches_alone: None) -> None:
 
 
 def test_windows_that_begin_inside_x_and_other_strides() -> None:
-    """Windows have one element along the other axes, the first of them after the start of x."""
+    """Windows have one element along two axes, where the first of them is after the start of x."""
     attributes: dict[str, Any] = {"kernel_shape": [5, 2, 1], "strides": [1, 2, 3], "dilations": [1, 9, 1]}
     one = problem((1, 3, 9, 8, 10), "float32", last=False, pads=[0, 8, 0, 0, 0, 0], **attributes)
     assert [(each.taps, each.pad) for each in one.axes] == [(5, 0), (1, -1), (1, 0)]
@@ -183,7 +183,7 @@ def test_column_major_numbers_and_names_of_all_parts(own_launches_alone: None) -
     one = problem((1, 4, 9, 10, 11), "float32", last=True, kernel_shape=[2, 3, 4], storage_order=1)
     with preferred("axis"):
         plan = planned(one)
-    assert fields(plan.launches[0])["place_stride"] == [90, 1, 9]  # of the width, the depth and the height
+    assert fields(plan.launches[0])["place_stride"] == [90, 1, 9]  # for the width, the depth and the height
     assert [space.role for space in plan.spaces] == [
         f"{what} of {parts}" for parts in ("rows", "slices") for what in ("maxima", "Indices")
     ]
@@ -201,7 +201,7 @@ def test_column_major_numbers_and_names_of_all_parts(own_launches_alone: None) -
 def test_elements_take_as_many_instructions_as_the_plan_takes_them_to() -> None:
     body = machine_code.code(axis.variant("float32", numbered=False))
     loads = [loop for loop in sass.loops(body) if sass.names(body, loop, "LDG").total() == 4]
-    assert len(loads) == 3  # of windows alone, and one and two taps apart
+    assert len(loads) == 3  # for single windows, and windows one and two taps apart
     for loop in loads:
         assert len(loop) == pytest.approx(4 * axis._OF_ELEMENT[4], rel=0.1)
 

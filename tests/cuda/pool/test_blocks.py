@@ -28,7 +28,7 @@ Ints = tuple[int, ...]
 HOPPER = representative("sm_90a").limits
 # Bytes per second of the L2 cache that a multiprocessor has: 30 a clock, at 1.41 GHz (A100) and 1.98 GHz (H200).
 RATE = {"sm_80": 30 * 1.41e9, "sm_90a": 30 * 1.98e9}
-# x, kernel, strides: whole images of few and of many channels, windows side by side, windows that overlap.
+# x, kernel, strides: whole images with few and with many channels, disjoint windows, overlapping windows.
 SHAPES: tuple[tuple[Ints, Ints, Ints], ...] = (
     ((1, 64, 112, 112), (112, 112), (1, 1)),
     ((1, 512, 28, 28), (28, 28), (1, 1)),
@@ -63,7 +63,7 @@ def candidates(kind: str, dtype: str, x: Ints, kernel: Ints, strides: Ints, last
 
 
 def every_candidate(kind: str, dtype: str) -> Iterator[tuple[str, str, Candidate, int]]:
-    """Yield architectures, words for messages, candidates, and the bytes that each has to move."""
+    """Yield architectures, texts for messages, candidates, and the bytes that each has to move."""
     size, index = np.dtype(dtype).itemsize, 8 * (kind in ("indices", "gradient of maxima"))
     for architecture in RATE:
         limits = representative(architecture).limits
@@ -80,7 +80,7 @@ def every_candidate(kind: str, dtype: str) -> Iterator[tuple[str, str, Candidate
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_plan_moves_more_than_its_multiprocessors_can(kind: str, dtype: str) -> None:
-    """The blocks of the launch that has most of them move all bytes, on as many multiprocessors at the most."""
+    """The blocks of the largest launch move all bytes, on at most as many multiprocessors."""
     for architecture, words, one, moved in every_candidate(kind, dtype):
         blocks = max(prod(launch.grid) for launch in one.make().launches)
         busy = min(blocks, representative(architecture).limits.multiprocessors)
@@ -100,7 +100,7 @@ def test_what_is_chosen_keeps_the_device_busy(kind: str) -> None:
         limits = representative(architecture).limits
         for (x, kernel, strides), last in ((shape, last) for shape in SHAPES for last in (False, True)):
             if kernel == (56, 56):
-                continue  # few windows, several of a channel: there is no kernel of many threads for each
+                continue  # few windows, several in a channel: no kernel has many threads for each
             found, _ = candidates(kind, "float16", x, kernel, strides, last, limits)
             best = offers.quickest(found)
             blocks = max(prod(launch.grid) for launch in best.make().launches)
@@ -134,23 +134,23 @@ def test_the_busiest_multiprocessor_by_hand() -> None:
     memory = 64 * 25_088 / (0.85 * 4.8e12)
     issued = 1000 / 128 / 1.98e9
     assert model.streaming(blocks, 64 * 25_088, HOPPER) == pytest.approx(4.2e-6 + 0.2 * issued + 0.2 * memory)
-    # One block moves as much no faster than 30 bytes a clock, however much is in flight.
+    # One block transfers at most 30 bytes a clock, with any number of bytes in flight.
     alone = replace_in(blocks, number=1, trips=1.0)
     cached = 64 * 25_088 / 30 / 1.98e9
     assert model.streaming(alone, 64 * 25_088, HOPPER) == pytest.approx(cached + 0.2 * issued + 0.2 * memory)
 
 
 def test_warps_hide_each_others_waits() -> None:
-    """Two warps of each of four schedulers issue 128 instructions a clock, counted by thread; one warp 16."""
+    """Two warps on each of four schedulers issue 128 instructions a clock, counted by thread; one warp issues 16."""
     eight = model.Blocks(132, 8, 128e6)
     one = replace_in(eight, warps=1)
     assert model.streaming(eight, 132, HOPPER) == pytest.approx(1e6 / 1.98e9, rel=1e-2)
     assert model.streaming(one, 132, HOPPER) == pytest.approx(8e6 / 1.98e9, rel=1e-2)
-    # As many blocks as have room at a time share the multiprocessor; others come after them.
+    # Resident blocks share the multiprocessor; further blocks run after them.
     assert model.streaming(replace_in(one, number=8 * 132, resident=8), 132, HOPPER) == pytest.approx(
         8e6 / 1.98e9, rel=1e-2
     )
-    # One thread issues an instruction every other clock, whatever other threads do.
+    # One thread issues an instruction every other clock, independently of other threads.
     assert model.streaming(replace_in(eight, longest=4e6), 132, HOPPER) == pytest.approx(8e6 / 1.98e9, rel=1e-2)
 
 
@@ -187,11 +187,11 @@ def test_global_maxima_are_right(x: Ints, dtype: str, architecture: str, last: b
     generator = np.random.default_rng(1)
     given = generator.integers(0, 127, x).astype(dtype)
     if np.dtype(dtype).kind == "f":
-        given = (-1 - generator.random(x)).astype(dtype)  # below zero, which no identity may be
+        given = (-1 - generator.random(x)).astype(dtype)  # all negative, so that an identity of 0 would be detected
         given[0, 1] = -np.inf
         given[0, 2].ravel()[-1] = np.nan
     strided = np.moveaxis(np.ascontiguousarray(np.moveaxis(given, 1, -1)), -1, 1) if last else given
-    expected = given.max(axis=tuple(range(2, len(x))), keepdims=True)  # NaN where there is any
+    expected = given.max(axis=tuple(range(2, len(x))), keepdims=True)  # NaN if there is any
     with emulated_cuda(architecture) as emulated:
         y = gpuconv.max_pool(strided, kernel_shape=x[2:])
         places = gpuconv.max_pool(strided, kernel_shape=x[2:], return_indices=True)[1]

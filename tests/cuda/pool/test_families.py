@@ -29,7 +29,7 @@ def _plan(
     indices: bool | Ints = False,
     **attributes: Any,
 ) -> Plan:
-    """Plan the general kernel for contiguous arrays, but for the strides that are given."""
+    """Plan the general kernel for contiguous arrays, except for the given strides."""
     geometry = geometries.max_pool(x_shape, **attributes)
     dense = contiguous(geometry.y_shape)
     places = (dense if indices else None) if isinstance(indices, bool) else indices
@@ -124,11 +124,11 @@ def test_the_dilation_of_a_single_tap_is_dropped() -> None:
 
 
 def test_taps_that_no_window_has_inside_the_input_are_cut_off() -> None:
-    # The taps of window q stand at q - 6, q - 3, q and q + 3 of three elements, with q up to 4: the inner two are left.
+    # Window q has taps at q - 6, q - 3, q and q + 3 of three elements, with q up to 4: the inner two remain.
     assert _axis(3, kernel_shape=[4], dilations=[3], pads=[6, 5]) == (1, 3, 4, 3)
-    # With q up to 2 it is the third alone.
+    # With q up to 2, only the third remains.
     assert _axis(3, kernel_shape=[4], dilations=[3], pads=[6, 3]) == (1, 0, 1, 1)
-    # At -4, -1, 2 and 5 of four elements: but one tap is left, and the window begins at it.
+    # At -4, -1, 2 and 5 of four elements: only one tap remains, and the window begins at it.
     assert _axis(4, kernel_shape=[4], dilations=[3], pads=[4, 2]) == (0, -2, 1, 1)
     assert _axis(8, kernel_shape=[2], dilations=[HUGE], pads=[HUGE, 0]) == (1, 0, 1, 1)
 
@@ -322,5 +322,5 @@ def test_with_invariant_only_the_kernel_that_sums_in_row_major_order_is_asked(ke
 
     general_only = {"pool/general.cu" if kernel == "average_pool" else "pool/grad/general.cu"}
     assert sources(invariant=True) == general_only
-    if dtype == "float32":  # of complex numbers the general kernel is the fastest for some windows
+    if dtype == "float32":  # for complex numbers, the general kernel is the fastest for some windows
         assert sources(invariant=False) != general_only, "another kernel is faster, and sums in another order"

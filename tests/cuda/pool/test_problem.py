@@ -38,7 +38,7 @@ def test_axes_have_the_elements_of_every_window_and_no_more_than_they_need() -> 
             for q in range(windows)
         ]
         assert [[at for at in window if 0 <= at < extent] for window in found] == met
-        # Taps that no window has inside, were there windows at every place from the first one's to the last one's.
+        # Useful taps would be inside for a window at some position between the first one and the last one.
         useful = [o for o in offsets if extent and -(windows - 1) * stride <= o < extent]
         assert axis.reach == (useful[-1] - useful[0] + 1 if useful else 0)
         assert (axis.extent, axis.windows) == (extent, windows)
@@ -103,7 +103,7 @@ def test_planes_follow_each_other() -> None:
     [
         ({}, 6, True),
         ({"y_strides": (72, 24, 0, 9)}, 6, False),  # rows apart
-        ({"y_strides": (72, 24, 0, 9), "y_extent": (1, 1, 24)}, 6, True),  # of one row each
+        ({"y_strides": (72, 24, 0, 9), "y_extent": (1, 1, 24)}, 6, True),  # with one row each
         ({"y_strides": (90, 30, 0, 8)}, 6, False),  # planes apart
         ({"y_strides": (90, 30, 0, 8)}, 1, True),
         ({"y_strides": (80, 24, 0, 8)}, 6, False),  # images apart
@@ -127,7 +127,7 @@ def test_planes_of_one_row_become_rows_of_one_plane() -> None:
     assert [(axis.extent, axis.windows) for axis in folded.axes] == [(1, 1), (6, 6), (8, 4)]
     assert (folded.image.extent, folded.channel.extent) == (1, 1)
     assert (folded.height.x, folded.height.y, folded.height.indices) == (8, 4, 4)
-    apart = changed(line, x_strides=(99, 8, 0, 0)).folded()  # images do not follow each other: a plane each
+    apart = changed(line, x_strides=(99, 8, 0, 0)).folded()  # images are not contiguous: one plane each
     assert (apart.height.extent, apart.image.extent, apart.image.x, apart.height.x) == (3, 2, 99, 8)
     single = rows_of((2, 1, 8), kernel_shape=[2], strides=[2])  # whose channels have no stride
     assert (single.folded().height.extent, single.folded().image.extent) == (1, 2)

@@ -1,4 +1,4 @@
-"""Which MaxPool kernel a problem gets, and the launches of the row kernels."""
+"""Which MaxPool kernel a problem gets, and the launches of the kernels of rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def planned(
     order: Callable[[Ints], Ints] = contiguous_strides,
     **attributes: Any,
 ) -> Plan:
-    """Plan for arrays in this order, but for the strides of x that are given."""
+    """Plan for arrays in this order, except for the given strides of x."""
     geometry = geometries.max_pool(x, **attributes)
     dense, given = order(geometry.y_shape), x_strides or order(x)
     return pool_families.for_pool(geometry, dtype, given, dense, dense if indices else None, HOPPER)
@@ -49,7 +49,7 @@ planned_last = partial(planned, order=channels_last)
 
 
 def launched(kernel: str, x: Ints, plan: Callable[..., Plan] = planned, **more: Any) -> tuple[Launch, dict[str, Any]]:
-    """One launch of the kernel with this in its name, and its struct, with dividers as their divisors."""
+    """Return the launch of the kernel with this part of its name, and its struct with dividers as their divisors."""
     with preferred(kernel):
         (launch,) = plan(x, **more).launches
     assert kernel in launch.variant.name
@@ -96,9 +96,9 @@ def test_usual_layers_with_channels_last_get_the_kernel_of_channels(dtype: str, 
         ((32, 65, 112, 112), 3, 2, 1, "channels"),
         ((8, 513, 20, 20), 13, 1, 6, "patches"),
     ):
-        if indices and kernel == 13:  # it may then be quicker axis by axis
+        if indices and kernel == 13:  # axis by axis may be faster then
             continue
-        if (dtype, indices, x) == ("float64", True, (32, 480, 14, 14)):  # one output a thread is as quick
+        if (dtype, indices, x) == ("float64", True, (32, 480, 14, 14)):  # one output a thread is as fast
             continue
         rank = len(x) - 2
         plan = planned_last(
@@ -146,9 +146,9 @@ def test_channels_must_be_neighbours_in_every_array(dense: str) -> None:
         ((2, 3, 4, 5), (60, 2, 30, 6), (48, 2, 16, 4), True),  # every other channel
         ((2, 3, 4, 5), (60, 1, 15, 3), (36, 12, 4, 1), False),  # y has its rows last
         ((2, 3, 4, 5), (60, 20, 5, 1), (36, 1, 12, 3), False),  # x has
-        ((2, 1, 4, 5), (20, 1, 5, 1), (12, 1, 4, 1), False),  # there is but one channel
+        ((2, 1, 4, 5), (20, 1, 5, 1), (12, 1, 4, 1), False),  # there is only one channel
         ((2, 3, 4, 5), (0, 0, 0, 0), (36, 12, 4, 1), False),  # broadcast
-        ((2, 3, 1, 5), (15, 1, 0, 3), (12, 1, 99, 3), True),  # an axis of one element lies anywhere
+        ((2, 3, 1, 5), (15, 1, 0, 3), (12, 1, 99, 3), True),  # the stride of an axis of one element does not matter
     ],
 )
 def test_channels_are_last_where_they_lie_closest_together(
@@ -179,7 +179,7 @@ def test_the_struct_of_rows_of_vectors() -> None:
         "indices_batch": 5 * 3 * 5 * 24, "indices_channel": 3 * 5 * 24, "indices_stride": [5 * 24, 24],
         "vectors": 12, "strips": 2, "depths": 3, "channels": 5,
     }  # fmt: skip
-    assert launch.grid == (-(-720 // 31 // 4), 1, 1)  # a lane of each warp stands on its neighbours' vector
+    assert launch.grid == (-(-720 // 31 // 4), 1, 1)  # one lane of each warp overlaps its neighbours' vector
     assert launch.pointers == (("x", 0), ("y", 8), ("indices", 16))
 
 
@@ -308,9 +308,9 @@ def test_patches_take_dilated_windows_and_say_why_they_refuse_others() -> None:
 @pytest.mark.parametrize(
     ("x", "kernel", "stride", "walk"),
     [
-        ((1, 64, 9, 30), 3, 1, 1),  # few threads: no block could be spared
+        ((1, 64, 9, 30), 3, 1, 1),  # few threads: every block is needed
         ((256, 64, 112, 112), 3, 1, 8),
-        ((8192, 64, 9, 5), 3, 2, 2),  # no longer than the row
+        ((8192, 64, 9, 5), 3, 2, 2),  # not longer than the row
         ((256, 64, 112, 112), 2, 2, 1),  # no column is shared
         ((256, 64, 20, 20), 5, 1, 1),  # more columns than a thread keeps
     ],
@@ -332,8 +332,8 @@ def test_the_struct_of_tiles() -> None:
         "y_batch": 500 * 3 * 10 * 14, "y_channel": 3 * 10 * 14, "y_stride": [10 * 14, 14],
         "indices_batch": 500 * 3 * 10 * 14, "indices_channel": 3 * 10 * 14, "indices_stride": [10 * 14, 14],
         "tile_planes": 1, "tile_rows": 10, "x_rows": 21, "vectors": 0, "merged": 1, "results_merged": 1,
-        "slice_pitch": 906, "row_pitch": 43,  # 21 rows and the rest of a vector, as far from one as 2 x 21 x 43 is
-        "pitch": 79, "place_pitch": 79, "part": 16,  # 48 columns or more, and 15 beside a multiple of the 32 banks
+        "slice_pitch": 906, "row_pitch": 43,  # 21 rows and part of a vector, with the alignment of 2 x 21 x 43
+        "pitch": 79, "place_pitch": 79, "part": 16,  # at least 48 columns, and 15 more than a multiple of the 32 banks
         "result_pitch": 14, "result_place_pitch": 14,
         "step": [1, 0],  # the next window down shares all taps but one; along they are three apart
         "lines_at": 7264, "places_at": 7264 + 3168, "result_places_at": 7264 + 2 * 3168,
@@ -368,5 +368,5 @@ def test_planes_that_are_neighbours_share_a_tile() -> None:
     assert launch.grid == (-(-6400 // struct["tile_planes"]), 1, 1)
     apart: Ints = (17100, 171, 13, 1)
     launch, struct = launched("tiles", (64, 100, 13, 13), x_strides=apart, kernel_shape=[3, 3], strides=[2, 2])
-    assert (struct["tile_planes"], struct["merged"]) == (1, 1)  # rows are neighbours all the same
+    assert (struct["tile_planes"], struct["merged"]) == (1, 1)  # rows are adjacent nevertheless
     assert launch.grid == (6400, 1, 1)

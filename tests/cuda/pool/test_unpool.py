@@ -75,9 +75,9 @@ def test_channels_that_lie_closest_together_are_last(x: Ints, last: bool, expect
         ((2, 2, 4, 5), (40, 1, 10, 2), 1),
         ((1, 3, 1, 5), (15, 1, 99, 3), 1),
         ((2, 3, 4, 5), (60, 5, 15, 1), 0),  # closer than rows, not than columns
-        ((2, 3, 4, 1), (12, 1, 3, 0), 1),  # of a single column no stride counts
+        ((2, 3, 4, 1), (12, 1, 3, 0), 1),  # with a single column, its stride does not matter
         ((2, 3, 4, 5), (60, -1, -15, 3), 1),
-        ((3, 2, 4, 5), (1, 3, 30, 6), 1),  # images may lie closer still
+        ((3, 2, 4, 5), (1, 3, 30, 6), 1),  # images may be even closer
         ((3, 1, 4, 5), (1, 0, 15, 3), 0),
     ],
 )
@@ -148,7 +148,7 @@ def test_the_check_has_no_more_blocks_than_a_device_runs_at_once() -> None:
     (_, check) = checked((), (1, 1, 2**28), **one).launches
     assert check.grid == (check.variant.blocks_per_sm * LIMITS.multiprocessors, 1, 1)
     assert check.variant.name == "check_indices_3d"
-    last = 2**31 - 2**16 - 256 * check.grid[0]  # a thread steps so far past the last element
+    last = 2**31 - 2**16 - 256 * check.grid[0]  # the offset of a thread after the last element
     for extent, name in ((last - 1, "3d"), (last, "4d_wide")):
         assert checked((), (1, 1, extent), **one).launches[1].variant.name == f"check_indices_{name}"
     (clear,) = checked((), (0, 4, 2), **one).launches

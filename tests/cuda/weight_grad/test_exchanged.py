@@ -1,4 +1,4 @@
-"""The gradient of weights with x and dy in each other's place: the same sums, from fuller tiles."""
+"""The gradient of weights with x and dy exchanged: the same sums, from fuller tiles."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_groups_strides_and_more_padding_than_taps_reach_are_not_exchanged(
     given = weight_grad(x_shape, w_shape, "float32", **attributes)
     assert exchanged.of(given) is None
     assert exchanged.of(weight_grad((2, 4, 9), (4, 4, 3), "float32", pads=[2, 5])) is not None
-    assert exchanged.of(weight_grad((2, 4, 3), (4, 4, 3), "float32", strides=[2])) is not None  # of a single output
+    assert exchanged.of(weight_grad((2, 4, 3), (4, 4, 3), "float32", strides=[2])) is not None  # with a single output
     assert exchanged.of(replace(weight_grad((2, 4, 9), (4, 4, 3), "float32"), result="complex64")) is None
 
 

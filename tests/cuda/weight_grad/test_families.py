@@ -25,7 +25,7 @@ from tests.harness.steady import steady
 from tests.harness.toolchain import needs_disassembler, needs_nvrtc
 
 LIMITS = representative("sm_90a").limits
-KERNELS = [one for one in tiles.kernels() if one[0] != "bfloat16"]  # which are those of float16
+KERNELS = [one for one in tiles.kernels() if one[0] != "bfloat16"]  # which has the kernels of float16
 
 
 def problem_of(x_shape: Ints, w_shape: Ints, dtype: str, last: bool = False, **attributes: Any) -> WeightGradProblem:
@@ -180,7 +180,7 @@ def copies(size: int, tile: WeightGradTile, rows: bool) -> Counter[str]:
 
 
 def issued(dtype: str, arithmetic: Arithmetic, tile: WeightGradTile, rows: bool) -> float:
-    """Count the instructions of a slice for each that multiplies."""
+    """Return the ratio of all instructions of a slice to its multiplications."""
     body = machine_code.code(tiles.variant(dtype, arithmetic, tile))
     size = np.dtype(dtype).itemsize
     needed = copies(size, tile, rows)

@@ -1,4 +1,4 @@
-"""The gradient of depthwise weights down rows: when, what walks and tiles have, and right in every form and layout."""
+"""The gradient of depthwise weights along rows: when, walks and tiles, and right results in every form and layout."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_parts_of_complex_numbers_are_not_for_it() -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize(("k", "stride"), [(3, 1), (3, 2), (5, 1), (5, 2), (7, 1), (7, 2)])
 def test_depthwise_layers_go_down_rows(k: int, stride: int, dtype: str, layout: str) -> None:
-    """Except NCHW with stride 2 and few taps, where rows have no advantage: each tile of taps reads all lines of x."""
+    """Except NCHW with stride 2 and few taps, where rows have no advantage: each tile of taps reads all rows of x."""
     for filters in (1, 2):
         shapes = (32, 144, 56, 56), (144 * filters, 1, k, k)
         problem = weight_grad(*shapes, dtype, layout, strides=[stride] * 2, pads=[k // 2] * 4, group=144)
@@ -71,7 +71,7 @@ def test_the_fields_of_a_small_problem() -> None:
         "dy_batch": 4 * 6 * 6, "dy_channel": 1, "dy_extent": [1, 4, 6], "dy_stride": [0, 6 * 6, 6],
         "stride": [1, 3, 2], "pad": [0, 1, 10], "dilation": [1, 2, 4], "taps": [1, 3, 5],
         "step": [6, 4], "apart": [2, 2], "phases": [3, 1], "items": 2 * 4 * 2, "each": 8, "walk": 1,
-        # Of 3 row taps that are 3 apart each is a tile of its own; 5 columns are two tiles.
+        # Each of 3 row taps, which are 3 apart, is a separate tile; 5 columns are two tiles.
         "tap_tiles": [1, 3, 2], "filter_blocks": 2, "walks": [1, 4, 2], "lanes": 4, "multiplier": 2,
     }  # fmt: skip
     assert launch.grid == (3 * 2 * 2 * 2, 1, 1)
@@ -160,7 +160,7 @@ def test_the_plan_knows_how_many_instructions_walks_and_rows_take(dtype: str, fo
 
 
 def some(random: Random) -> Problem:
-    """A random problem of one channel a group; extents that leave outputs."""
+    """Return a random problem with one channel a group, in which outputs remain."""
     rank = random.choice((1, 2, 2, 3))
     group, filters = random.choice((1, 2, 3, 8, 12, 40)), random.choice((1, 1, 1, 2, 3))
     taps = [random.choice((1, 2, 3, 5, 7, 9)) for _ in range(rank)]
@@ -176,7 +176,7 @@ def some(random: Random) -> Problem:
 
 
 def check(problem: Problem, kernel: str, x: Any, dy: Any, dtype: Any, **options: Any) -> Any:
-    """Compute it by the kernel that is meant, and by no other."""
+    """Compute the problem with this kernel only."""
     with preferred(kernel), emulated_cuda(**options) as emulated:
         dw = gpuconv.conv_weight_grad(x, dy, problem.w_shape, **problem.attributes)
     assert emulated.launches[0].variant.name == kernel

@@ -17,7 +17,7 @@ WORDS = ["a", "b", "cat", "", "é"]
 
 
 def _f32(values: Any) -> Any:
-    """Round what comes as an attribute, which is float32."""
+    """Round a value to float32, the type of attributes."""
     return np.asarray(values, np.float32).astype(np.float64)
 
 
@@ -168,7 +168,7 @@ def _scaler(d: Draw) -> Trial:
 
 
 def _transformed(scores: Any, transform: str) -> Any:
-    """Return rows of scores as post_transform has them."""
+    """Return rows of scores after post_transform."""
     if transform == "SOFTMAX":
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         return powers / powers.sum(axis=1, keepdims=True)
@@ -253,7 +253,7 @@ def _svm_regress(d: Draw) -> Trial:
 
 @node_of("SVMClassifier", domain=ML)
 def _svm_classify(d: Draw) -> Trial:
-    """One against one, as libsvm has it: a decision and a vote for every pair of classes."""
+    """Classify one against one, like libsvm: a decision and a vote for every pair of classes."""
     x = d.array(np.float32, (d.int(1, 4), d.int(1, 4)), 0.7)
     classes, kind, parameters = d.int(3, 4), d.one("LINEAR", "POLY", "RBF", "SIGMOID"), [0.5, 0.25, 2.0]
     counts = [d.int(1, 3) for _ in range(classes)]
@@ -427,7 +427,7 @@ def _tree_classify(d: Draw) -> Trial:
         "class_ids": [int(v[1]) for v in votes],
         "class_weights": [v[2] for v in votes],
     }
-    if len(set(attributes["class_ids"])) == 1:  # of two classes, which the text says nothing of
+    if len(set(attributes["class_ids"])) == 1:  # of two classes, which the specification does not define
         return _tree_classify(d)
     attributes |= {"post_transform": transform} if transform != "NONE" or d.maybe() else {}
     attributes |= {} if base is None else {"base_values": base}

@@ -1,4 +1,4 @@
-"""Runs random nodes here and in ONNX Runtime, and compares both with the specification."""
+"""Run random nodes in gpuconv and in ONNX Runtime, and compare both with the specification."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def made(op_type: str, domain: str, seed: int) -> tuple[int, Trial]:
 
 
 def model_of(op_type: str, domain: str, opset: int, trial: Trial) -> onnx.ModelProto:
-    """Return a model of one node, whose inputs are those of the trial."""
+    """Return a model of one node with the inputs of the trial."""
     names = ["" if value is None else f"x{at}" for at, value in enumerate(trial.inputs)]
     outputs = [f"y{at}" for at in range(len(trial.expected))]
     node = helper.make_node(op_type, names, outputs, domain=domain, **trial.attributes)
@@ -147,7 +147,7 @@ def _theirs(model: Any, feeds: list[Any], trial: Trial) -> str | None:
 
 
 def _evaluators(model: Any, feeds: list[Any], trial: Trial) -> str:
-    """Return how onnx's reference evaluator differs by itself; the type of its text is not looked at."""
+    """Return how onnx's reference evaluator itself differs; the type of its text is ignored."""
     names = [value.name for value in model.graph.input]
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")

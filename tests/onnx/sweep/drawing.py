@@ -1,4 +1,4 @@
-"""Random nodes of ONNX's operators, each with what the specification says that it gives."""
+"""Random nodes of ONNX's operators, each with its result by the specification."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INTS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64
 NEWEST = {"": onnx.defs.onnx_opset_version(), "ai.onnx.ml": 5, "ai.onnx.preview": 1}
 _NAMES = {"float": "float32", "double": "float64"}
 
-# How far off, relatively, an operator of one step may be.
+# Largest relative error of an operator of one step.
 CLOSE = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-21, "float64": 2.0**-46}
 
 
@@ -63,7 +63,7 @@ class Draw:
         return int(self.rng.integers(low, high + 1))
 
     def maybe(self, share: float = 0.5) -> bool:
-        """Return True in a share of cases."""
+        """Return True with this probability."""
         return bool(self.rng.random() < share)
 
     def types(self, parameter: str = "T", among: Sequence[str] = (*FLOATS, *INTS, "bool")) -> list[str]:
@@ -77,7 +77,7 @@ class Draw:
         return dtype(self.one(*self.types(parameter, among)))
 
     def shape(self, low: int = 0, high: int = 4, least: int = 0, most: int = 5) -> tuple[int, ...]:
-        """Return a shape; an extent of 0 comes rarely."""
+        """Return a shape; an extent of 0 is rare."""
         extents = [self.int(max(1, least), most) for _ in range(self.int(low, high))]
         if least == 0 and extents and self.maybe(0.05):
             extents[self.int(0, len(extents) - 1)] = 0
@@ -119,7 +119,7 @@ MAKERS: dict[tuple[str, str], Maker] = {}
 
 
 def node_of(*op_types: str, domain: str = "") -> Callable[[Maker], Maker]:
-    """Register what makes random nodes of operators."""
+    """Register a function that makes random nodes of operators."""
 
     def register(maker: Maker) -> Maker:
         for op_type in op_types:

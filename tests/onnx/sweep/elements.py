@@ -1,4 +1,4 @@
-"""Operators that compute every element by itself."""
+"""Elementwise operators."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _bits(d: Draw) -> Trial:
 def _shift(d: Draw) -> Trial:
     a, b = _pair(d, d.type(among=INTS), special=True)
     bits, left = 8 * a.itemsize, d.maybe()
-    if d.opset < 28:  # amounts beyond the bits are specified since then
+    if d.opset < 28:  # larger amounts are specified since then
         b = (b.astype(np.uint64) % bits).astype(b.dtype)
 
     def compute(v: int, by: int) -> int:

@@ -46,7 +46,7 @@ def _rms(d: Draw) -> Trial:
     mean = (wide(x) ** 2).mean(axis=tuple(range(axis, x.ndim)), keepdims=True)
     normalized = (wide(x) / np.sqrt(mean + np.float32(attributes.get("epsilon", 1e-5)))).astype(x.dtype)
     y = (wide(normalized) * wide(scale)).astype(scale.dtype)
-    # A quotient next to a tie of a narrow type may be rounded to either side.
+    # A quotient next to a tie of a narrow type may be rounded either way.
     return Trial([x, scale], attributes, [y], loose=4 * max(1.0, CLOSE[x.dtype.name] / CLOSE[scale.dtype.name]))
 
 

@@ -94,7 +94,7 @@ def _normalize(d: Draw) -> Trial:
     kept = [w for w in x.tolist() if (w not in stops if sensitive else w.lower() not in folded)]
     kept = [w.lower() if action == "LOWER" else w.upper() if action == "UPPER" else w for w in kept] or [""]
     y = np.array(kept, object)
-    if any("ß" in w for w in x.tolist()) and action == "UPPER":  # which C's towupper leaves as it is
+    if any("ß" in w for w in x.tolist()) and action == "UPPER":  # which C's towupper does not change
         return _normalize(d)
     return Trial([x[None] if row else x], attributes, [y[None] if row else y])
 
@@ -112,7 +112,7 @@ def _string_split(d: Draw) -> Trial:
 
 @node_of("RegexFullMatch")
 def _regex(d: Draw) -> Trial:
-    """By the syntax of RE2, whose classes of characters are of ASCII."""
+    """Match in the syntax of RE2, whose character classes are ASCII."""
     x = np.asarray(d.text(d.shape(0, 3, least=1), WORDS), object)
     pattern = d.one("a.*", "[a-z]+", r"\w+ \w+", "", "(the|a)", "[A-Z][a-z ]+")
     y = np.array([re.fullmatch(pattern, str(t), re.ASCII) is not None for t in x.reshape(-1)]).reshape(x.shape)

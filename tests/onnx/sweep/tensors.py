@@ -1,4 +1,4 @@
-"""Operators that move elements, and those of matrices and signals."""
+"""Operators that move elements, and operators of matrices and signals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Few output channels by bands of x: when, with which form and tile, and right in every form of tile."""
+"""Few output channels by bands of x: when, with which form and tile, and right results with every form of tile."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def tiles(view: BandView, form: BandForm, limits: Limits) -> list[BandTile]:
 def test_every_kind_of_tile_makes_the_same(
     operator: str, x_shape: Any, w_shape: Any, more: dict[str, Any], layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads with one job and with several, of other channels, with few and many rounds: any choice of the model."""
+    """Threads with one job or several, for other channels, in few rounds or many: any choice of the model."""
     random, numbers = Random(5), np.random.default_rng(0)
     x, w = (numbers.integers(-3, 4, shape).astype("float32") for shape in (x_shape, w_shape))
     b = numbers.integers(-3, 4, w_shape[0 if operator == "conv" else 1]).astype("float32")
@@ -137,7 +137,7 @@ def test_a_line_is_cut_into_rows_that_cover_it(width: int) -> None:
     struct = fields(launch)
     each = struct["height"] * struct["width"]  # outputs of a block: rows of the line, cut into as many columns
     assert struct["fold"] == struct["width"]
-    assert max(launch.grid) in (-(-width // each), 2 * -(-width // each))  # both filters together, or one a block
+    assert max(launch.grid) in (-(-width // each), 2 * -(-width // each))  # both filters together, or one per block
 
 
 # ---------------------------------------------------------------- banks of a tile by hand
@@ -178,7 +178,7 @@ def test_channels_that_are_copied_together_begin_in_banks_far_apart() -> None:
     assert [tile.channel_pitch for tile in (last, replace(last, jobs=4), replace(BAND, jobs=4))] == [11 * 28] * 3
     even = replace(last, view=replace(last.view, height=replace(BAND.view.height, taps=4)))
     assert even.channel_pitch == 12 * 28 + 4  # 84 vectors, and one more
-    assert replace(BAND, threads=(3, 8)).row_pitch == (8 + 2) * 4  # whole rows of banks: nothing to turn
+    assert replace(BAND, threads=(3, 8)).row_pitch == (8 + 2) * 4  # whole rows of banks: no padding
 
 
 @pytest.mark.parametrize(("phases", "bank"), [(3, 8 // 3), (1, 0)])
@@ -222,16 +222,16 @@ def test_an_axis_alone_is_a_line() -> None:
         ((2, 8, 3, 5, 12), (1440, 1, 480, 96, 8), "float32", -4),
         ((2, 8, 3, 5, 12), (1440, 1, 480, 96, 8), "float16", -8),
         ((2, 8, 3, 1, 12), (288, 1, 96, 96, 8), "float32", -4),
-        ((2, 8, 3, 5, 1), (120, 1, 40, 8, 8), "float32", 1),  # a column is a row of one
+        ((2, 8, 3, 5, 1), (120, 1, 40, 8, 8), "float32", 1),  # a column is a row of one element
         ((2, 6, 3, 5, 12), (1080, 1, 360, 72, 6), "float32", 1),
-        ((1, 12, 1, 9, 11), (1188, 1, 1188, 132, 12), "float16", -1),  # threads enough that copy one each
+        ((1, 12, 1, 9, 11), (1188, 1, 1188, 132, 12), "float16", -1),  # enough threads to copy one each
         ((1, 7, 1, 9, 11), (693, 1, 693, 77, 7), "float16", 1),
         ((1, 1, 1, 9, 11), (99, 1, 99, 11, 1), "float16", 1),
         ((2, 8, 3, 5, 12), (1440, 1, 480, 96, 9), "float32", -1),
         ((2, 8, 3, 5, 12), (1440, 1, 480, 98, 8), "float32", -1),
         ((2, 8, 3, 5, 12), (1440, 1, 482, 96, 8), "float32", -1),
         ((2, 8, 3, 5, 12), (1442, 1, 480, 96, 8), "float32", -1),
-        ((2, 8, 3, 5, 12), (2880, 2, 960, 192, 16), "float32", 1),  # channels are no neighbours
+        ((2, 8, 3, 5, 12), (2880, 2, 960, 192, 16), "float32", 1),  # channels are not adjacent
     ],
 )
 def test_what_bands_copy_at_once(x: tuple[int, ...], x_strides: tuple[int, ...], dtype: str, vectors: int) -> None:

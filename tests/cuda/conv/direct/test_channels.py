@@ -47,7 +47,7 @@ def forms(*arguments: Any, **attributes: Any) -> set[str]:
         ((6, 1, 3, 3), {}, {"7s1", "taps"}),
         ((12, 1, 3, 3), {"strides": [1, 2]}, {"4s2", "taps"}),
         ((6, 1, 3, 3), {"strides": [2, 3]}, {"taps"}),
-        ((6, 1, 3, 3), {"strides": [2, 3], "dilations": [1, 3]}, {"7s1", "taps"}),  # as far apart as the taps
+        ((6, 1, 3, 3), {"strides": [2, 3], "dilations": [1, 3]}, {"7s1", "taps"}),  # strides equal to dilations
         ((6, 1, 3, 3), {"strides": [1, 4], "dilations": [1, 2]}, {"4s2", "taps"}),
     ],
 )
@@ -69,7 +69,7 @@ def test_a_depthwise_layer_with_channels_last_is_one_launch() -> None:
     [
         ((2, 8, 5, 6), (240, 1, 48, 8), True),
         ((2, 8, 5, 6), (242, 1, 48, 8), False),
-        ((1, 8, 5, 6), (242, 1, 48, 8), True),  # of a single image no stride counts
+        ((1, 8, 5, 6), (242, 1, 48, 8), True),  # with a single image, its stride does not matter
         ((2, 8, 5, 6), (300, 1, 60, 10), False),
         ((2, 6, 5, 6), (240, 1, 48, 8), False),
     ],
@@ -184,7 +184,7 @@ def test_a_tile_by_hand() -> None:
     assert tile.filters == 33 * 2
     assert tile.blocks_by_axis == (-(-66 // (7 * 4)), 2, -(-tile.tiles[0] // (2 * 2)))
     assert tile.blocks == prod(tile.blocks_by_axis) * 3 * 2
-    # Seven vectors of four channels, and one more: the next tap begins in another bank. All five rows fit.
+    # Seven vectors of four channels, and one more, so that the next tap begins in another bank. All five rows fit.
     assert (tile.pitch, tile.step, tile.parts) == ((7 + 1) * 4, 5, 1)
     assert tile.shared_bytes == 4 * 32 * 5 * 3
     large = replace(tile, view=replace(work, taps=(2, 65, 70)))

@@ -1,4 +1,4 @@
-"""Conv of few output channels without a GEMM: when, with what, and right with many taps, channels and infinities."""
+"""Conv with few output channels without a GEMM: when, how, and right results for many taps, channels, infinities."""
 
 from __future__ import annotations
 
@@ -74,6 +74,6 @@ def test_taps_and_channels_come_in_parts(dtype: str, x_shape: Any, w_shape: Any)
 
 def test_a_block_of_few_filters_has_the_weights_of_its_channels_within_24_kib() -> None:
     one = problem("conv", (1, 400, 9, 11), (2, 400, 3, 3), "float32")
-    room = 24 * 1024 // (9 * 4 * 4)  # bytes by those of nine taps of four filters: 170 channels
+    room = 24 * 1024 // (9 * 4 * 4)  # bytes, divided by those of nine taps of four filters: 170 channels
     for channels in (400, room, 99):
         assert few_plan._channels_at_once(replace(one, channels=channels), 4) == min(channels, room)

@@ -35,7 +35,7 @@ def made(operator: str, x: Ints, w: Ints, x_strides: Ints | None = None, **attri
 
 
 def planned(*arguments: Any, **keywords: Any) -> dict[str, Plan]:
-    """The plans of all candidates of this family, by name."""
+    """Return the plans of all candidates of this family, by name."""
     problem = made(*arguments, **keywords)
     return {one.name.split("d_")[-1]: one.make() for one in candidates(rows_plan, problem, HOPPER)}
 
@@ -54,13 +54,13 @@ def fields(plan: Plan) -> Any:
         ((6, 1, 3, 3), {"group": 6, "dilations": [2, 1]}, {"3x3s1", "rows", "taps"}),
         ((6, 1, 5, 5), {"group": 6, "dilations": [3, 4]}, {"5x5s1", "rows", "taps"}),
         ((6, 1, 3, 3), {"group": 6, "strides": [2, 2], "dilations": [4, 2]}, {"3x3s1", "rows", "taps"}),
-        ((6, 1, 3, 3), {"group": 6, "strides": [2, 2], "dilations": [4, 3]}, {"taps"}),  # nor is it undilated
-        ((6, 1, 1, 9), {"group": 6, "strides": [2, 1]}, {"rows", "taps"}),  # of one tap any stride will do
+        ((6, 1, 3, 3), {"group": 6, "strides": [2, 2], "dilations": [4, 3]}, {"taps"}),  # it is not undilated either
+        ((6, 1, 1, 9), {"group": 6, "strides": [2, 1]}, {"rows", "taps"}),  # with one tap, any stride is supported
         ((6, 1, 3, 3), {"group": 6, "dilations": [1, 200], "pads": [0, 200, 0, 200]}, {"taps"}),  # more than threads
         ((24, 1, 3, 3), {"group": 6, "dilations": [2, 2]}, {"3x3s1", "taps"}),
         ((6, 1, 7, 7), {"group": 6}, {"7x7s1", "rows", "taps"}),
         ((6, 1, 1, 9), {"group": 6}, {"rows", "taps"}),
-        ((24, 1, 3, 3), {"group": 6}, {"3x3s1", "taps"}),  # four filters each: those of a thread
+        ((24, 1, 3, 3), {"group": 6}, {"3x3s1", "taps"}),  # four filters each, as many as a thread computes
         ((6, 3, 3, 3), {"group": 2}, {"3x3s1", "taps"}),
         ((6, 3, 5, 5), {"group": 2}, {"taps"}),
     ],
@@ -104,7 +104,7 @@ def test_the_taps_of_conv_transpose_are_turned_round() -> None:
         ((6, 1, 3, 3), [1, 1, 1, 1], "3x3s1", 3),  # a reach of 1 to either side: the vector before begins 3 before that
         ((6, 1, 5, 5), [1, 3, 1, 3], "5x5s1", 2),
         ((6, 1, 7, 7), [0, 2, 0, 2], "7x7s1", 1),
-        ((6, 1, 2, 9), [1, 2, 1, 2], "rows", 2),  # of any kernel, the padding is made whole vectors
+        ((6, 1, 2, 9), [1, 2, 1, 2], "rows", 2),  # for any kernel, padding is rounded up to whole vectors
         ((6, 1, 2, 9), [1, 0, 1, 0], "rows", 0),
         ((6, 1, 2, 9), [1, 5, 1, 5], "rows", 3),
         ((6, 1, 2, 9), [1, 5, 1, 5], "taps", 0),
@@ -125,7 +125,7 @@ def test_rows_begin_so_many_columns_before_the_padding(w: Ints, pads: list[int],
         ((2, 4, 8, 15), None, 1, 1),
         ((2, 4, 8, 16), (1024, 128, 18, 1), 1, 2),
         ((2, 4, 8, 16), (1025, 128, 16, 1), 1, 1),
-        ((1, 4, 8, 16), (1025, 128, 16, 1), 1, 4),  # of a single image no stride counts
+        ((1, 4, 8, 16), (1025, 128, 16, 1), 1, 4),  # with a single image, its stride does not matter
     ],
 )
 def test_rows_are_copied_in_the_widest_vectors_that_stay_whole(
@@ -233,7 +233,7 @@ def test_a_block_has_the_rows_of_one_phase_and_the_columns_of_all() -> None:
 
 def test_rows_of_phases_are_left_out_where_they_need_64_bit_indices() -> None:
     found = {}
-    for apart in (2**20, 2**28):  # for taps one by one there is no room either way
+    for apart in (2**20, 2**28):  # taps one by one do not fit either way
         attributes = {"dilations": [apart, 1], "pads": [apart, 0, apart, 0]}
         found[apart] = set(planned("conv", (1, 2, 5, 2), (2, 1, 3, 1), group=2, **attributes))
     assert found == {2**20: {"rows"}, 2**28: set()}
@@ -266,17 +266,17 @@ def test_a_tile_of_any_taps_by_hand() -> None:
         found["extent"] == tile.extent == ((2 - 1) * 3 + 2 * 2 + 1, (12 - 1) * 1 + 1 * 4 + 1, (5 - 1) * 2 + 4 * 3 + 1)
     )
     staged, _ = tile.work_of_block(tile.groups, tile.filter_tiles, tile.step)
-    assert staged == 2 * 3 * 8 * 16 * 21 * 3  # and three times as many for seven channels
+    assert staged == 2 * 3 * 8 * 16 * 21 * 3  # three times as many for seven channels
     assert found["row_lanes"] == 4  # log2 of its rows
     assert (found["lead"], found["row_taps"], tile.row_taps) == (0, 5, 8)  # filled up to whole vectors
     assert (found["step"], found["groups_here"], found["filter_bits"]) == (3, 2, 1)
     assert found["filter_weights"] == 3 * 3 * 2 * 8
     assert found["filter_pitch"] == 4 * 37  # 36 vectors, and one more: an odd number
-    assert found["weights"] == 2 * 3 * tile.pitches[3] + 128 // 8 * 9 * 4  # where warps turn their results round
+    assert found["weights"] == 2 * 3 * tile.pitches[3] + 128 // 8 * 9 * 4  # where warps transpose their results
     assert tile.shared_bytes == 4 * (found["weights"] + 2 * 2 * 4 * 37)
     names = ("phase_pitch", "row_pitch", "depth_pitch", "channel_pitch")
     assert tuple(found[name] for name in names) == tile.pitches
-    flat = replace(tile, view=replace(WORK, columns=(3, 3, 23)))  # fewer rows than a thread would make
+    flat = replace(tile, view=replace(WORK, columns=(3, 3, 23)))  # fewer rows than a thread computes
     assert flat.fields()["outputs"] == [2, 3, 20]
     assert (flat.fields()["spread_row"], flat.fields()["spread_column"]) == (0, 5)
 
@@ -304,7 +304,7 @@ def test_threads_of_any_taps_read_from_other_banks(dtype: str, extent: Ints) -> 
         g * 3 * channel + d * 3 * depth + h * row + w for g, d, h, w in product(range(2), range(2), range(3), range(5))
     ]
     assert banks.steps((word * number for number in at), word) == 1
-    assert phase == -(-extent[2] // 2)  # even columns, then odd ones: a thread's neighbour is two columns further on
+    assert phase == -(-extent[2] // 2)  # even columns, then odd ones: adjacent threads are two columns apart
     for pitch, least in ((row, 2 * phase), (depth, extent[1] * row), (channel, extent[0] * depth)):
         assert 0 <= pitch - least < 128 // word
 
@@ -318,7 +318,7 @@ def test_a_tile_of_three_by_three_taps_by_hand() -> None:
     assert (tile.row_taps, tile.fields()["filter_weights"], tile.fields()["filter_pitch"]) == (4, 3 * 4, 12)
     assert tile.blocks == 3 * 2 * 1 * 3 * 3 * 2
     phase, row, depth, channel = tile.pitches
-    assert banks.steps((4 * (column // 2 + column % 2 * phase) for column in range(56)), 4) == 1  # as they are copied
+    assert banks.steps((4 * (column // 2 + column % 2 * phase) for column in range(56)), 4) == 1  # the copy's order
     threads = [g * channel + h * 7 * 2 * row + 4 * w for g, h, w in product(range(2), range(3), range(6))]
     assert banks.steps((4 * number for number in threads), 16) == 1
     assert 0 <= phase - 28 < 32

@@ -27,7 +27,7 @@ Ints = tuple[int, ...]
 
 
 def computed(problem: Problem, arrays: list[Any], kernel: str, seed: int, **more: Any) -> Any:
-    """Compute it by the kernel that is meant, and by no other."""
+    """Compute the problem with this kernel only."""
     with preferred(kernel), emulated_cuda(limits_of=architecture(arrays[0].dtype, 3), seed=seed) as emulated:
         y = getattr(gpuconv, problem.operator)(*arrays, **problem.attributes, **more)
     assert [launch.variant.name for launch in emulated.launches] == [kernel]
@@ -56,7 +56,7 @@ def test_conv_transpose_of_stride_1(form: RowForm, dilations: tuple[int, int], d
     ("strides", "dilations", "pads"),
     [
         ((1, 1), (2, 2), (2, 2, 2, 2)),
-        ((1, 1), (3, 4), (7, 0, 2, 11)),  # more before the rows than taps reach, and behind the columns
+        ((1, 1), (3, 4), (7, 0, 2, 11)),  # more padding than taps reach, before the rows and after the columns
         ((1, 1), (4, 1), (0, 1, 1, 0)),
         ((1, 1), (1, 6), (3, 5, 0, 4)),
         ((1, 1), (40, 3), (40, 3, 41, 2)),  # every row is a phase

@@ -11,7 +11,7 @@ from tests.oracle.operands import BFLOAT16
 from tests.oracle.oracle import assert_close
 from tests.oracle.strategies import Problem
 
-LOST = 2.0**-136  # what is cut off of a factor at most where it is small: TF32 has no smaller number
+LOST = 2.0**-136  # largest truncation of a small factor: TF32 has no smaller number
 
 
 # dtype, precision, and the label in names of kernels
@@ -25,7 +25,7 @@ ARITHMETIC = [
 
 
 def assert_within(y: Any, arrays: list[Any], problem: Problem, precision: str) -> None:
-    """The bound of semantics.md; with TF32, and what its smallest number cuts off."""
+    """Compare with the bound of semantics.md; TF32 has a further error, of truncated small numbers."""
     function = getattr(oracle, problem.operator)
     exact = function(*arrays, **problem.attributes)
     arithmetic = precision if precision != "ieee" or y.dtype.itemsize == 8 else "tensor cores"

@@ -72,7 +72,7 @@ def _sums(random: Random, odd: Sequence[int]) -> tuple[tuple[int, ...], tuple[in
         "pads": [random.choice((0, 1, 2)) for _ in range(2 * rank)],
         "group": group,
     }
-    attributes["pads"] = [pad + 2 for pad in attributes["pads"]]  # so that no result is empty
+    attributes["pads"] = [pad + 2 for pad in attributes["pads"]]  # to avoid empty results
     filters = random.choice((1, 5, 20, 70))
     return (random.choice((1, 2)), group * channels, *extents), (group * filters, channels, *kernel), attributes
 
@@ -188,7 +188,7 @@ def test_x_is_copied_where_that_is_predicted_to_pay(
 
 
 def test_the_launches_of_a_copy_by_hand() -> None:
-    # x (2, 2·5, 3, 4) as it lies, filled up to 2·8: images are 192 elements apart, rows 64, pixels 16
+    # x (2, 2·5, 3, 4) in its own layout, padded to 2·8: images are 192 elements apart, rows 64, pixels 16
     one = problem("conv", (2, 10, 3, 4), (6, 5, 2, 2), "float16", layout="NCHW", group=2)
     with offers.picking(_named("64x64x64_vector_of_copy")):
         plan = conv_families.plan(one, LIMITS)

@@ -64,13 +64,13 @@ def test_the_structs_of_a_small_conv() -> None:
             "rows": 18, "limit": [1, 4, 3], "y_first": 0,
         },
     }  # fmt: skip
-    assert gemm.grid == (2, 1, 1)  # one tile of either group
+    assert gemm.grid == (2, 1, 1)  # one tile for each group
     assert [role for role, _ in pack.pointers] == ["w", "packed"]
     assert dict(gemm.pointers) == {"x": 0, "packed": 8, "b": 16, "y": 24}
 
 
 def test_the_axes_of_a_small_conv_transpose() -> None:
-    # Along the first axis 6 and 4 have the divisor 2: outputs come in 6 phases, of which each second meets no tap.
+    # Along the first axis 6 and 4 have the divisor 2: outputs have 6 phases, every second one without taps.
     attributes: dict[str, Any] = {"strides": [6, 2], "dilations": [4, 3], "pads": [1, 0, 0, 2]}
     _, gemm = plan("conv_transpose", (2, 3, 5, 7), (3, 4, 2, 3), **attributes).launches  # y (2, 4, 28, 17)
     struct = fields(gemm)
@@ -84,7 +84,7 @@ def test_the_axes_of_a_small_conv_transpose() -> None:
         )
     ]
     assert struct["phases"] == 12
-    assert struct["common"]["extent"] == [1, 5, 9]  # of the fullest phase: 28 / 6 and 17 / 2, rounded up
+    assert struct["common"]["extent"] == [1, 5, 9]  # of the largest phase: 28 / 6 and 17 / 2, rounded up
     assert struct["common"]["y_stride"] == [0, 6 * 17, 2]
     assert gemm.grid == (24, 1, 1)  # two tiles of 64 pixels for each phase
 
@@ -142,7 +142,7 @@ def test_pads_beyond_32_bits_widen_the_coordinates() -> None:
 @general
 @pytest.mark.parametrize("taps", [2, 4])
 def test_coordinates_of_a_transposed_conv_count_the_reach_of_its_taps_twice(taps: int) -> None:
-    """Once from where a phase begins to its first tap, and once from that to its last."""
+    """Once from the start of a phase to its first tap, and once from the first tap to the last."""
     most = BORDER // (2 * (taps - 1))
     for dilation, expected in ((most - 99, False), (most + 1, True)):
         more = {"dilations": [dilation], "strides": [2], "pads": [0, (taps - 1) * dilation]}

@@ -75,7 +75,7 @@ def test_as_many_groups_as_fill_fragments_make_one(
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_it_is_the_quickest_for_one_group_of_few_channels_and_filters(dtype: str) -> None:
-    """As in the first layers of a U-Net, where NCHW would be copied, channels last, and w packed."""
+    """As in the first layers of a U-Net, where other kernels would copy NCHW to channels last, and pack w."""
     made = plan("conv", (8, 16, 256, 256), (16, 16, 3, 3), dtype=dtype, pads=[1] * 4)
     (launch,) = made.launches
     assert launch.variant.name == f"conv_grouped_{dtype}_3d_mma_16x512"
@@ -111,7 +111,7 @@ def test_a_band_has_what_the_tile_meets(tile: tuple[int, ...], box: tuple[int, .
     [(4, 8, 80, True), (4, 16, 160, True), (3, 8, 80, False), (4, 9, 90, False), (4, 8, 84, False), (8, 16, 160, True)],
 )
 def test_channels_come_in_chunks_of_16_bytes(channels: int, pixel: int, row: int, chunks: bool) -> None:
-    """Where channels are last, those of two groups make eight elements of two bytes, and all steps are chunks."""
+    """With channels last, those of two groups are eight elements of two bytes, and all steps load chunks."""
     x_strides = (14 * row, 1, row, pixel)
     made = grouped((3, 2 * channels, 14, 10), (8, channels, 3, 3), group=2, pads=[1] * 4, x_strides=x_strides)
     assert made is not None
@@ -156,7 +156,7 @@ def test_infinities_of_other_groups_and_images_take_no_part(
 
 
 def test_the_model_knows_what_keeps_a_multiprocessor_busy() -> None:
-    """One tile for a whole image is modelled faster than one tile per output."""
+    """One tile for a whole image has a shorter modelled time than one tile per output."""
     work = next(iter(grouped_plan.works(_problem(), fragments.ARITHMETICS["float16", "ieee"])))
     small, whole = (grouped_tile.GroupedTile(work, tile, 3) for tile in ((1, 1, 1), (14, 10, 1)))
     assert whole.seconds(HOPPER) < small.seconds(HOPPER)
@@ -174,7 +174,7 @@ def test_the_model_knows_what_keeps_a_multiprocessor_busy() -> None:
 def test_the_main_loop_is_what_the_model_takes_it_to_be(
     dtype: str, precision: str, form: grouped_tile.GroupedForm
 ) -> None:
-    """Per tap and fragment along K: mma, two or four ldmatrix, loads of weights, and few others."""
+    """Per tap and fragment along K: mma, two or four ldmatrix, loads of weights, and few other instructions."""
     arithmetic = fragments.ARITHMETICS[dtype, precision]
     body = code(grouped_plan.variant("conv", dtype, precision, form))
     tensor = [loop for loop in sass.loops(body) if sass.names(body, loop, "HMMA") and "BAR" not in _opcodes(body, loop)]
@@ -210,35 +210,36 @@ def made(tile: tuple[int, int, int], **more: Any) -> Any:
     of: Any = SimpleNamespace(**of_problem)
     form, arithmetic = more.get("form", SimpleNamespace(warp_n=64, warps=8)), SimpleNamespace()
     seen = grouped_tile.GroupedWork(of, arithmetic, form, joined_groups=2)
-    vars(seen).update(work)  # what it would work out
+    vars(seen).update(work)  # the values that it would compute
     return grouped_tile.GroupedTile(seen, tile, 5)
 
 
 def test_a_tile_of_groups() -> None:
     """Columns have strides 2, 3 and 1 and receptive fields of 2, 4 and 6 more inputs; images of x are 11 rows apart."""
     tile = made((7, 3, 4))
-    # Seven columns along the depth lie in up to three images: twice three inputs more.
+    # Seven columns along the depth extend over up to three images: twice three inputs more.
     assert tile.box == (6 * 2 + 2 * 3 + 2 + 1, 2 * 3 + 4 + 1, 3 * 1 + 6 + 1)
     assert made((8, 3, 4)).box[0] == 7 * 2 + 3 + 2 + 1  # two whole images
     assert made((2, 3, 4)).box[0] == 1 * 2 + 2 + 1  # half an image
     assert made((3, 3, 4)).box[0] == 2 * 2 + 3 + 2 + 1
-    for inputs in (8, 5):  # images one behind the other, or overlapping
+    for inputs in (8, 5):  # contiguous or overlapping images
         assert made((7, 3, 4), image_inputs=inputs).box[0] == 6 * 2 + 2 + 1
     assert tile.counts == (-(-4 * 3 // 7), -(-10 // 3), -(-9 // 4))
     assert tile.blocks == 2 * 6 * 3 * 5  # tiles of filters, phases, pairs of groups, blocks that share the tiles
-    # Weights, and the band, 21 slices of pixels of 48 bytes; or the sums of eight warps, 16 filters by 40 each.
+    # Weights and the band, 21 slices of pixels of 48 bytes; or the sums of eight warps, 16 filters by 40 each.
     assert tile.shared_bytes == 4096 + 21 * tile.pitches[0] * 48
     assert made((7, 3, 4), pitch=1).shared_bytes == 4096 + 8 * 16 * 40 * 4
     wide = {"pitch": 1, "form": SimpleNamespace(warp_n=128, warps=8)}
-    assert made((7, 3, 4), **wide).shared_bytes == 4096 + 8 * 16 * (128 + 8) * 2  # or of wide outputs, and a gap
+    assert made((7, 3, 4), **wide).shared_bytes == 4096 + 8 * 16 * (128 + 8) * 2  # or of wide outputs with a gap
     assert made((7, 3, 4), **wide, itemsize=4).shared_bytes == 4096 + 8 * 128 * (16 * 4 + 16)
 
 
 @pytest.mark.parametrize(("width", "together"), [(4, 7), (5, 1)])
 def test_eight_columns_that_are_loaded_together_lie_in_other_banks(width: int, together: int) -> None:
-    """``ldmatrix`` reads 16 bytes of each of eight pixels, which are 48 bytes apart, and rows and slices further.
+    """``ldmatrix`` reads 16 bytes of each of eight pixels, which are 48 bytes apart, or in other rows and slices.
 
-    Fifteen columns of a slice are followed by an odd bank, to which no pitch leads twice: each slice is by itself.
+    Fifteen columns of a slice are followed by an odd bank, which no pitch reaches twice, so slices are handled
+    separately.
     """
     tile = made((7, 3, width))
     depth, row, column = tile.pitches

@@ -1,4 +1,4 @@
-"""Conv of one tap, and ConvTranspose whose kernel is its stride, as products of matrices on tensor cores."""
+"""Conv with one tap, and ConvTranspose whose kernel equals its stride, as products of matrices on tensor cores."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_sums_of_every_kind(
 ) -> None:
     one = make(random)
     if kinds[0] in ("overflowing", "large") and precision != "ieee":
-        kinds = ("large", "small", "normal")  # partial sums stay inside the range
+        kinds = ("large", "small", "normal")  # partial sums do not overflow
     arrays = operands(one, kinds, seed, dtype, layout)
     limits_of = architecture(dtype, 0)
     names = kernels(one, arrays, dtype.name, precision, limits_of)
@@ -170,7 +170,7 @@ def products(form: Form) -> int:
 
 
 def way(form: Form, copied: int, arch: str = "sm_90a") -> list[sass.Instruction]:
-    """Return the instructions of one slice of K, for copies of inputs with ``copied`` bytes."""
+    """Return the instructions of one slice of K, if inputs are copied in units of ``copied`` bytes."""
     tile = form[3]
     copies = (tile.block_m // 16 + tile.block_n // copied) * 128 // tile.threads
     return steady(machine_code.code(matrix.variant(*form), arch), {"HMMA": products(form), "LDGSTS": copies})

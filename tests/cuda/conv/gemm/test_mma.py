@@ -63,7 +63,7 @@ def test_sums_of_every_kind_in_every_layout(
 ) -> None:
     problem = data.draw(problems(operator))
     if kinds[0] in ("overflowing", "large") and precision != "ieee":
-        kinds = ("large", "small", "normal")  # partial sums stay inside the range
+        kinds = ("large", "small", "normal")  # partial sums do not overflow
     arrays = operands(problem, kinds, seed, dtype, layout)
     with tensor_cores(dtype, precision, label, seed):
         y = getattr(gpuconv, operator)(*arrays, **problem.attributes)
@@ -177,7 +177,7 @@ def _errors(precision: str, kernel: str, size: int) -> Any:
 
 
 def test_the_error_of_3xtf32_is_what_the_readme_says() -> None:
-    """As the emulator adds: float32 in the order of K; tensor cores cut off sums instead of rounding them."""
+    """With the sums of the emulator: float32 in the order of K; tensor cores truncate sums instead of rounding them."""
     single, many = _errors("3xtf32", "64x64", 1), _errors("3xtf32", "64x64", 512)
     assert max(single.max(), many.max()) < 8  # 2**-21
     assert max(single.mean(), many.mean()) < 1.2
@@ -199,7 +199,7 @@ def test_every_form_says_what_it_takes() -> None:
     assert "20 channels" in text
     assert "rowwise" in text
     for form in ("vector", "chunks", "halves"):
-        assert not re.search(rf"_{form}(_split)?: ", text)  # channels are not neighbours, but of a copy
+        assert not re.search(rf"_{form}(_split)?: ", text)  # channels are adjacent only in a copy
 
 
 @pytest.mark.parametrize(("operator", "w_shape"), [("conv", (1, 4, 5)), ("conv_transpose", (4, 1, 5))])

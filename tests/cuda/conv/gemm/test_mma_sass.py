@@ -31,7 +31,7 @@ _DEPTH = {"float16": 16, "bfloat16": 16, "float32": 8, "float64": 4}  # of a fra
 
 
 def products(operands: tuple[str, str], tile: MmaTile, form: MmaForm, architecture: str) -> int:
-    """Multiplications of fragments that a warp makes for a slice of K."""
+    """Return the number of multiplications of fragments in a warp for a slice of K."""
     depth = 16 if operands == DOUBLE and architecture != "sm_80" else _DEPTH[operands[0]]
     rows = 8 if operands == DOUBLE and architecture == "sm_80" else 16
     times = 3 if operands == SPLIT else 1

@@ -1,4 +1,4 @@
-"""Conv of one tap as a plain matrix product: when, with what, and right wherever rows of x begin."""
+"""Conv with one tap as a plain matrix product: when, how, and right results for rows of x at any address."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def in_pieces(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _patches(random: Random, piece: int, layout: str) -> tuple[Ints, Ints, dict[str, Any]]:
-    """Shapes and attributes of a Conv whose runs fall on the edges of pieces."""
+    """Return shapes and attributes of a Conv whose runs end at the borders of pieces."""
     channels, axes = random.choice((1, 2, 3, 4, 5)), random.choice((0, 1, 1))
     inner = channels if layout == "NHWC" else 1
     step = piece // int(np.gcd(piece, inner))
@@ -130,14 +130,14 @@ def test_products_of_ieee_arithmetic_have_no_pieces(layout: str) -> None:
 @pytest.mark.parametrize(
     ("x", "w", "attributes"),
     [
-        ((2, 3, 64, 64), (8, 3, 8, 8), {"strides": [8, 6]}),  # the second column begins in the middle of a piece
+        ((2, 3, 64, 64), (8, 3, 8, 8), {"strides": [8, 6]}),  # the second column begins within a piece
         ((2, 3, 64, 64), (8, 3, 8, 7), {"strides": [8, 8]}),  # a run ends there
         ((2, 3, 64, 64), (8, 3, 8, 8), {"strides": [8, 8], "pads": [0, 1, 0, 7]}),  # x begins there
-        ((2, 3, 64, 60), (8, 3, 8, 8), {"strides": [8, 8], "pads": [0, 0, 0, 4]}),  # x ends there, and is met
+        ((2, 3, 64, 60), (8, 3, 8, 8), {"strides": [8, 8], "pads": [0, 0, 0, 4]}),  # x ends there, within a window
         ((2, 3, 64, 64), (8, 3, 8, 8), {"strides": [8, 8], "dilations": [1, 2]}),
         ((2, 6, 64, 64), (8, 3, 8, 8), {"strides": [8, 8], "group": 2}),
         ((2, 3, 64, 8, 64), (8, 3, 8, 1, 8), {"strides": [8, 1, 8]}),  # channels, D, H and W are four axes
-        ((2, 3, 61, 63), (8, 3, 8, 8), {"strides": [8, 8]}),  # rows begin in the middle of a piece
+        ((2, 3, 61, 63), (8, 3, 8, 8), {"strides": [8, 8]}),  # rows begin within a piece
     ],
 )
 def test_runs_that_are_no_whole_pieces_are_refused(x: Ints, w: Ints, attributes: dict[str, Any]) -> None:
@@ -151,7 +151,7 @@ def test_every_length_along_w_is_counted_in_pieces() -> None:
     found = runs.along_w(one, 4)
     assert found is not None
     gathered, packed = found.gathered, found.packed
-    # A channel takes the place of a depth, its tap that of the depth's.
+    # Channels replace the depth axis, their taps those along depth.
     assert (gathered.channels, gathered.taps, gathered.pads) == (4, (3, 2, 2), (0, 1, 1))
     assert (gathered.x_shape, gathered.x_strides) == ((2, 4, 3, 9, 10), (1080, 1, 360, 40, 4))
     assert (gathered.column_strides, gathered.columns) == ((1, 1, 3), one.columns)
@@ -187,7 +187,7 @@ def test_elements_after_the_last_whole_piece_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("width", "end", "accepted"),
     [
-        (10, 0, True),  # two elements that no column needs, and that are no whole piece
+        (10, 0, True),  # two elements that no column needs, less than a piece
         (8, 0, True),
         (8, 4, True),
         (10, 3, False),  # the third column needs both

@@ -53,9 +53,9 @@ _WIDTHS = {16: "LDG.E.128", 8: "LDG.E.64", 4: "LDG.E", 2: "LDG.E.U16"}  # loads 
 
 
 def share(variant: Variant, tile: GemmTile) -> float:
-    """Return the multiplications' share of the instructions that one round of the main loop executes.
+    """Return the multiplications' fraction of the instructions in one iteration of the main loop.
 
-    Where a loop inside it gathers only some of the inputs, it runs as often as it takes for all of them.
+    An inner loop that loads part of the inputs counts as often as it needs to load all of them.
     """
     body = code(variant)
     loop = sass.main_loop(body)
@@ -68,7 +68,8 @@ def share(variant: Variant, tile: GemmTile) -> float:
 
 
 def scale_of(dtype: str) -> float:
-    """Return what the plan counts for a share of a dtype's first tile: it compares tiles of one dtype."""
+    """Return the ratio of the plan's efficiency to this fraction for a dtype's first tile: plans compare tiles of one
+    dtype."""
     first = gemm_base.TILES[dtype][0]
     return first.efficiency / share(ffma.variant("conv", dtype, False, RANK, first, first.uniform), first)
 
@@ -163,7 +164,7 @@ def test_transposed_columns_take_as_many_instructions_as_the_plan_takes_them_to(
     loop = sass.main_loop(body)
     assert sass.multiplications(body, loop) == 4 * 4
     assert len(loop) == pytest.approx(4 * transpose._OUTPUT, rel=0.05)
-    assert set(sass.names(body, loop, "LD")) == set()  # all known to be of global memory
+    assert set(sass.names(body, loop, "LD")) == set()  # all loads are known to be from global memory
 
 
 @of_kernels("conv/gemm/pointwise.cu")
@@ -205,7 +206,7 @@ def test_memory_is_accessed_in_the_widths_that_are_meant(
     all_gathers = tile.block_k * tile.block_n // tile.threads
     loads = sass.names(body, loop, "LDG", "LDGSTS")
     assert loads.pop("LDGSTS.E.BYPASS.128") == weights
-    assert loads == gathers(body, loop, variant)  # single inputs, and nothing else
+    assert loads == gathers(body, loop, variant)  # only single inputs
     assert sum(loads.values()) in ((all_gathers,) if uniform or entry.itemsize == 2 else (2, all_gathers))
     if operator == "conv":  # ConvTranspose keeps its taps in shared memory too
         assert sass.names(body, loop, "LDS") == {"LDS.128": multiplied}
@@ -250,7 +251,7 @@ def test_max_pool_loads_every_row_of_vectors_once_and_compares_short_elements_in
     width = _WIDTHS[min(16, 2 * stride * itemsize) if indices else 16]
     rows = (vectors.STRIPS[size, stride] - 1) * stride + size
     loads = sass.names(body, range(len(body)), "LDG")
-    assert sum(loads.values()) == rows + 1  # one more where elements are loaded one by one
+    assert sum(loads.values()) == rows + 1  # one more if elements are loaded one by one
     assert loads[width] >= rows
     pairs = sum(sass.names(body, range(len(body)), "HMNMX2").values())
     assert bool(pairs) == (itemsize <= 2 and not indices)
@@ -300,7 +301,7 @@ def test_unrolled_sums_read_every_vector_of_inputs_once(form: RowForm, dtype: st
         rows, lead = (form.rows - 1) * form.stride + form.kernel, -(form.kernel // 2) % vector
         columns = (lead + (vector - 1) * form.stride + form.kernel - 1) // form.stride + 1
         windows = rows * form.stride * -(-columns // vector)
-        widths = {"LDS": 0.25, "LDS.64": 0.5, "LDS.128": 1.0}  # of a vector: at the edges some read less of it
+        widths = {"LDS": 0.25, "LDS.64": 0.5, "LDS.128": 1.0}  # of a vector: at edges, some loads are narrower
         loads = sum(widths[name] * count for name, count in sass.names(body, loop, "LDS").items())
         weights = form.kernel * -(-form.kernel * form.filters // vector)
         assert windows / 2 <= loads <= windows + weights

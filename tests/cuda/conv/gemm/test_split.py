@@ -1,4 +1,4 @@
-"""Tiles that several blocks make: when, with what, and the same bits whichever block is the last."""
+"""Tiles that several blocks compute: when, how, and the same bits for any order of the blocks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_calls_that_share_packed_weights_add_up_in_a_second_launch() -> None:
 @pytest.mark.parametrize(
     ("operator", "channels", "kernel", "family", "label", "slices", "most"),
     [
-        ("conv", 64, (3, 3), mma, "64x64x32_scalar", 18, 18),  # of 32 channels of a tap each
+        ("conv", 64, (3, 3), mma, "64x64x32_scalar", 18, 18),  # slices of 32 channels of a tap
         ("conv", 72, (3, 3), mma, "64x64x32_scalar", 27, 27),
         ("conv", 72, (3, 3), mma, "64x64x64_vector", 18, 18),
         ("conv_transpose", 72, (1, 3), mma, "64x64x32_scalar", 3 * 3 / 2, 2 * 3),  # phases of one tap, and of two
@@ -100,7 +100,7 @@ def test_slices_of_a_tile_are_counted_tap_by_tap(
     ("x_shape", "w_shape", "more"),
     [
         ((1, 16, 7, 7), (256, 16, 1, 1), {}),  # one slice
-        ((8, 256, 112, 112), (256, 256, 3, 3), {}),  # many rounds of tiles
+        ((8, 256, 112, 112), (256, 256, 3, 3), {}),  # tiles for many waves of blocks
         ((1, 256, 96, 88), (256, 256, 1, 1), {}),  # one tile for each multiprocessor, or four small ones
         ((1, 32, 2, 3, 2, 2), (8, 32, 2, 2, 2, 2), {}),  # four axes
         ((1, 32, 9), (8, 32, 3), {"x_strides": (2**31, 9, 1)}),  # 64-bit indices
@@ -119,7 +119,7 @@ def test_the_fewer_the_tiles_the_more_the_splits() -> None:
 
 
 def test_tiles_that_fill_all_multiprocessors_stay_whole() -> None:
-    """Of 200 tiles 68 are split, so that their blocks fill whole waves again, or nearly so."""
+    """Of 200 tiles, 68 are split, so that their blocks fill whole waves again, or almost."""
     made = split((32, 512, 7, 7), (512, 512, 3, 3), pads=[1] * 4, kernel=KERNEL)
     assert made is not None
     pack, gemm = made.launches

@@ -1,4 +1,4 @@
-"""Conv of few input channels from a band in shared memory: when, in what boxes, and right wherever x and y begin."""
+"""Conv with few input channels from a band in shared memory: when, in which boxes, and right results at any address."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def test_pairs_of_short_elements_are_aligned(stride: int, pad: int, shift: int, 
         ((2, 3, 2, 8, 16), (768, 258, 128, 16, 1), "float32", 0),
         ((2, 3, 2, 8, 16), (768, 256, 130, 16, 1), "float32", 0),
         ((2, 3, 2, 8, 16), (768, 256, 128, 18, 1), "float32", 0),
-        ((2, 3, 1, 8, 16), (768, 256, 99, 16, 1), "float32", 1),  # of one slice, the next one may lie anywhere
+        ((2, 3, 1, 8, 16), (768, 256, 99, 16, 1), "float32", 1),  # with one slice, its stride does not matter
         ((2, 3, 2, 8, 16), (1536, 512, 256, 32, 2), "float32", 0),
-        ((2, 3, 2, 8, 16), (768, 1, 384, 48, 3), "float32", 2),  # and of pixels with all channels
+        ((2, 3, 2, 8, 16), (768, 1, 384, 48, 3), "float32", 2),  # runs of pixels with all channels
         ((2, 3, 2, 8, 16), (768, 1, 384, 48, 3), "float16", 2),
         ((2, 3, 2, 8, 14), (672, 1, 336, 42, 3), "float32", 0),  # rows of 42 elements
         ((2, 2, 2, 8, 14), (448, 1, 224, 28, 2), "float32", 2),
@@ -137,11 +137,11 @@ def test_boxes_go_along_axes_of_several_outputs(columns: Ints, expected: set[Int
 
 def test_the_struct_of_a_band() -> None:
     (kernel,) = stem_tile.kernels(UNEQUAL)
-    assert kernel.chunk == 1  # taps of a row are no neighbours
+    assert kernel.chunk == 1  # taps of a row are not adjacent
     found = stem_plan._plan(UNEQUAL, kernel, stem_tile._box(UNEQUAL, (2, 3, 3)), 3)
     struct = fields(found.launches[-1])
     common, taps = struct.pop("common"), struct.pop("taps")
-    assert found.launches[-1].grid == (2 * 4, 1, 1)  # groups, and two boxes of either image
+    assert found.launches[-1].grid == (2 * 4, 1, 1)  # groups, and two boxes of each image
     assert found.bytes_of("packed") == 2 * 72 * 4 * 4  # groups, rows of K, filters
     names = ("channels", "filters", "x_batch", "x_channel", "x_extent", "x_stride", "y_batch", "y_channel", "y_stride")
     assert [common[name] for name in names] == [

@@ -1,4 +1,4 @@
-"""Tiles of all GEMM families: whole fragments or threads; and the reason for a kernel's way to load inputs."""
+"""Tiles of all GEMM families: whole fragments or threads; and the reason for a kernel's loads of inputs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def test_tiles_on_tensor_cores_are_whole_fragments_of_whole_warps() -> None:
     assert len(tiles) > 30
     for tile in tiles:
         assert (tile.block_m % tile.warp_m, tile.block_n % tile.warp_n) == (0, 0), tile
-        assert (tile.warp_m % 16, tile.warp_n % 8) == (0, 0), tile  # mma.sync makes 16 x 8 sums
+        assert (tile.warp_m % 16, tile.warp_n % 8) == (0, 0), tile  # mma.sync computes 16 x 8 sums
         assert tile.warp_m * tile.warp_n // 32 <= 128, tile  # sums of a thread, of its 255 registers
         pipelined: Any = getattr(tile, "forms", (tile,))
-        assert min(one.stages for one in pipelined) >= 2, tile  # one is fetched while another one is multiplied
+        assert min(one.stages for one in pipelined) >= 2, tile  # one is loaded while another is multiplied
 
 
 def test_tiles_of_ffma_are_whole_threads_of_whole_warps() -> None:
@@ -38,7 +38,7 @@ def test_tiles_of_ffma_are_whole_threads_of_whole_warps() -> None:
 
 def test_slices_have_one_tap_each_where_they_divide_the_channels() -> None:
     taken = [channels for channels in range(50) if gemm_base.MIDDLE.form_of(channels)]
-    assert taken == [16, 32, 48]  # of no channels there is no slice
+    assert taken == [16, 32, 48]  # without channels there is no slice
     assert not replace(gemm_base.MIDDLE, uniform=False).form_of(16)
 
 

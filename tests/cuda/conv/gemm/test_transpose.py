@@ -109,8 +109,8 @@ def test_phases_are_rows_of_blocks() -> None:
     assert list(pack["of_filter"]["row_step"]) == [1, 1, 1]
     assert list(pack["extent"]["divisor"]) == [1, 3, 3]
     assert (last["common"]["filters"], last["out_channels"]) == (18, 3)
-    # Padding cuts off 3 rows and 4 columns, of which a block of 2 and one of 3 are whole: the first blocks that are
-    # made begin with the inputs 1 and 1, and lie 1 beyond the edge. Blocks of 2 x 3 make the 18 x 28 outputs.
+    # Padding crops 3 rows and 4 columns, among them a whole block of 2 and one of 3: the first computed blocks start
+    # at the inputs 1 and 1, and extend 1 beyond the edge. Blocks of 2 x 3 cover the 18 x 28 outputs.
     assert list(last["axes"]["pad"]) == [0, 1, 1]
     assert list(last["taps"]["start"]) == [0, 1, 1]
     assert list(last["taps"]["advance"][1:]) == [-1, -1]

@@ -13,7 +13,7 @@ from gpuconv.cuda.conv.wgmma import tiles
 
 @pytest.fixture
 def resized(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Lets one tile be the only one of its kind, with other numbers of stages or less room."""
+    """Make one tile the only one of its kind, with another number of stages or less shared memory."""
 
     def resize(kind: str, tile: Any, **changes: Any) -> None:
         monkeypatch.setattr(tiles, kind, (replace(tile, **changes),))

@@ -41,7 +41,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 @contextmanager
 def hopper(precision: str, seed: int, wanted: str = "wgmma") -> Iterator[Any]:
-    """The emulated device; candidate, schedule, the time of copies and the multiprocessors follow the seed."""
+    """Emulate a device; candidate, schedule, the time of copies and the multiprocessors follow the seed."""
     random = Random(seed)
     number = random.randrange(2520)
 
@@ -59,7 +59,7 @@ def hopper(precision: str, seed: int, wanted: str = "wgmma") -> Iterator[Any]:
 
 
 def some_problem(random: Random, operator: str) -> Problem:
-    """Channels that do and do not fill slices, several tiles, unequal attributes of the axes."""
+    """Return a problem whose channels may fill slices or not, with several tiles and unequal attributes of the axes."""
     group, c = random.choice((1, 1, 1, 2)), random.choice((3, 8, 24, 40, 64, 72, 130))
     m = random.choice((64, 72, 130, 200))
     spatial = random.choice(((37,), (200,), (7, 9), (17, 16), (1, 40), (3, 4, 6), (2, 5, 8)))
@@ -67,7 +67,7 @@ def some_problem(random: Random, operator: str) -> Problem:
     kernel = [random.choice((1, 1, 2, 3)) for _ in spatial]
     pads = [random.randrange(3) for _ in range(2 * rank)]
     strides, dilations = ([random.choice((1, 1, 2, 3)) for _ in spatial] for _ in range(2))
-    if random.random() < 0.3:  # one tap: weights as they are
+    if random.random() < 0.3:  # one tap: weights need not be packed
         kernel, pads, strides = [1] * rank, [0] * 2 * rank, [1] * rank
     attributes: dict[str, Any] = {"group": group, "pads": pads, "strides": strides, "dilations": dilations}
     if operator == "conv":
@@ -87,7 +87,7 @@ def some_problem(random: Random, operator: str) -> Problem:
 @checked(0.5)
 @given(random=st.randoms(use_true_random=False), seed=seeds, layout=layouts)
 def test_integers_are_exact(operator: str, dtype: Any, precision: str, random: Random, seed: int, layout: str) -> None:
-    """With packed weights by turns, a residual and an activation."""
+    """Sometimes with packed weights, a residual and an activation."""
     problem = some_problem(random, operator)
     x, w, b = operands(problem, ("integers", "integers", "integers"), seed, dtype, layout)
     exact = getattr(oracle, operator)(x, w, b, **problem.attributes).value
@@ -116,7 +116,7 @@ def test_sums_of_every_kind(
 ) -> None:
     problem = some_problem(random, operator)
     if kinds[0] in ("overflowing", "large") and precision != "ieee":
-        kinds = ("large", "small", "normal")  # partial sums stay inside the range
+        kinds = ("large", "small", "normal")  # partial sums do not overflow
     arrays = operands(problem, kinds, seed, dtype, layout)
     with hopper(precision, seed):
         y = getattr(gpuconv, operator)(*arrays, **problem.attributes)
@@ -168,7 +168,7 @@ def test_pixels_that_no_output_meets_are_not_copied() -> None:
 
 
 def test_views_that_tma_cannot_fetch_are_copied_after_all() -> None:
-    """Channels side by side, but from an address that is no multiple of 16 bytes on: the same plan, other launches."""
+    """Channels are contiguous, but x does not start at a multiple of 16 bytes: the same plan, other launches."""
     w = integers(*W)
     memory = integers(2 * 9 * 8 * 72 + 1)
     views = [memory[k : memory.size - 1 + k].reshape(2, 9, 8, 72) for k in (0, 1, 0, 1)]

@@ -56,7 +56,7 @@ def test_what_is_just_within_the_limits_is_taken(operator: str, x: Ints, w: Ints
     assert found
     for candidate in found.values():
         for tensor_map in candidate.make().launches[-1].maps:
-            encoded(tensor_map, 1024)  # which raises where the driver would
+            encoded(tensor_map, 1024)  # which raises if the driver would
 
 
 def test_other_devices_have_none_and_nothing_is_said() -> None:
@@ -227,7 +227,7 @@ def test_taps_have_rows_of_their_own_where_all_do_not_fit() -> None:
 
 
 def test_columns_that_do_not_exist_count_too() -> None:
-    for images, rows in ((2**22, True), (2**23, False)):  # of each tile one column exists: 2**31 of 2**23 tiles
+    for images, rows in ((2**22, True), (2**23, False)):  # each tile has one column: 2**31 for 2**23 tiles
         found = candidates(problem("conv", (images, 1, 2, 8), (64, 1, 2, 8)))
         assert ("conv_float16_3d_wgmma_64x256_rows" in found) == any("_rows" in name for name in found) == rows
         if rows:
@@ -370,7 +370,7 @@ def test_the_structs_of_one_row_of_outputs(monkeypatch: pytest.MonkeyPatch) -> N
     [
         ([1, 1], (3, 3), [1, 1, 1]),
         ([40, 1], (1, 3), [1, 3, 1]),  # too many rows from the first tap to the last
-        ([40, 100], (1, 1), [1, 3, 3]),  # more inputs of a row than a box can have
+        ([40, 100], (1, 1), [1, 3, 3]),  # more inputs in a row than a box can have
     ],
 )
 @pytest.mark.parametrize("form", ["pixel_rows", "pixel_patches_direct"])
@@ -394,8 +394,8 @@ def test_taps_share_strips_as_far_as_there_is_room(
         ((2, 64, 9, 15), (64, 64, 3, 3), {}, ""),  # rows of 60 bytes
         ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [1, 2]}, "rows"),
         ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (64 * 9 * 20, 9 * 20, 20, 1)}, "rows"),
-        ((2, 72, 9, 16), (128, 36, 3, 3), {"group": 2}, ""),  # a step would meet two groups
-        ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}, "rows"),  # a slice too, but its last steps are left out
+        ((2, 72, 9, 16), (128, 36, 3, 3), {"group": 2}, ""),  # a step would cover two groups
+        ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}, "rows"),  # a slice would, too, but its last steps are skipped
         ((2, 64, 9, 16), (64, 32, 3, 3), {"group": 2}, "rows"),
         ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (0, 144, 16, 1)}, ""),
         ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (64 * 144, 144, -16, 1)}, ""),
@@ -424,7 +424,7 @@ def test_a_transposed_conv_with_a_stride_has_none() -> None:
 
 
 def test_weights_stay_where_all_tiles_have_the_same() -> None:
-    """Beside strips for 64 x 256 tiles, 9 slices of weights fit shared memory."""
+    """With strips for 64 x 256 tiles, 9 slices of weights fit shared memory."""
     name = "conv_float16_3d_wgmma_64x256_rows"
     for w, group, resident in (
         ((64, 64, 3, 3), 1, 1),
@@ -435,7 +435,7 @@ def test_weights_stay_where_all_tiles_have_the_same() -> None:
     ):
         one = problem("conv", (2, w[1] * group, 30, 64), w, group=group)
         assert strips_of(one, name)["resident"] == resident
-    deep = problem("conv", (1, 64, 30, 64), (64, 64, 3, 3))  # shares of K have other weights each
+    deep = problem("conv", (1, 64, 30, 64), (64, 64, 3, 3))  # each split of K has other weights
     assert strips_of(deep, f"{name}_split")["resident"] == 0
 
 
@@ -566,7 +566,7 @@ def test_every_kernel_is_named_once_and_is_for_hopper_alone() -> None:
 
 # ---------------------------------------------------------------- choices
 
-LARGE = [  # of 20 GFLOP or more, with 128 channels or more on either side
+LARGE = [  # at least 20 GFLOP, with at least 128 channels in x and in y
     ((1, 256, 512, 512), (256, 256, 3, 3), {"pads": [1] * 4}),
     ((8, 512, 64, 64), (512, 512, 3, 3), {"pads": [1] * 4}),
     ((16, 256, 56, 56), (256, 256, 3, 3), {"pads": [1] * 4}),
@@ -584,12 +584,12 @@ def test_large_layers_are_made_by_wgmma(x: Ints, w: Ints, more: dict[str, Any], 
     others = min(each.seconds for each in found if "wgmma" not in each.name)
     assert "wgmma" in best.name
     assert best.seconds <= 0.9 * others
-    floor = 2 * _products(one) / 790e12  # as matrix products were measured on an H200
+    floor = 2 * _products(one) / 790e12  # the measured rate of matrix products on an H200
     assert best.seconds <= (1.7 if layout == "NCHW" else 1.45) * floor
 
 
 def test_tiles_in_turns_are_for_short_sums() -> None:
-    """A tile of 128 x 256 needs fewer bytes a product; while one of 64 x 256 is written, another one is made."""
+    """A tile of 128 x 256 needs fewer bytes a product; while one of 64 x 256 is written, another is computed."""
     names = []
     for taps in (1, 3):
         one = problem("conv", (32, 128, 56, 57), (256, 128, taps, taps), layout="NHWC")
@@ -632,7 +632,7 @@ def test_explain_says_why_there_is_no_wgmma(capsys: pytest.CaptureFixture[str]) 
 def test_kernels_name_the_registers_that_their_warps_share() -> None:
     chosen = [one for one in wgmma.variants() if one.source == "conv/wgmma/slices.cu"]
     assert {one.least_registers for one in chosen} == {168}
-    assert 65536 // wgmma_tiles.THREADS // 8 * 8 == 168  # that a launch has
+    assert 65536 // wgmma_tiles.THREADS // 8 * 8 == 168  # registers of a launch
 
 
 @pytest.mark.parametrize(("layout", "pixels"), [("NHWC", 5 * 10), ("NCHW", 9 * 30)])

@@ -1,4 +1,4 @@
-"""Calls on Hopper's tensor cores, again and again: by graphs and by threads."""
+"""Repeated calls on Hopper's tensor cores, by graphs and by threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def integers(seed: int, *shape: int, dtype: Any = np.float16) -> Any:
 
 
 def picking(wanted: str) -> Any:
-    """Pick the first candidate whose name ends like this."""
+    """Select the first candidate with this end of its name."""
 
     def pick(candidates: Sequence[Candidate]) -> Candidate:
         return next(one for one in candidates if one.name.endswith(wanted))
@@ -49,7 +49,7 @@ every_call = pytest.mark.parametrize("name", CALLS)
 
 
 class Call:
-    """A call of one operator on arrays of the same shapes, again and again."""
+    """A call of one operator, repeated on arrays of the same shapes."""
 
     def __init__(self, name: str) -> None:
         self.operator, self.wanted, self.precision, self.layout, self.w_shape = CALLS[name]

@@ -110,7 +110,7 @@ AS_THEY_ARE = [row(wanted, HALF, "ieee", "conv") for wanted in ("64x256_rows", "
 
 def check_padding(wanted: str, dtype: Any, precision: str, name: str, kinds: Sequence[str], w_layout: str) -> None:
     x, w, b = operands(NOT_FINITE[name], (*kinds, "integers"), 6, dtype)
-    for array in (x, w):  # few enough for most outputs to be numbers
+    for array in (x, w):  # few, so that most outputs are numbers
         odd = np.random.default_rng(5).random(array.shape) < 0.995
         array[odd & ~np.isfinite(array.astype(np.float64))] = 1
     count = 5 if name in SLICED else None
@@ -158,7 +158,7 @@ def test_infinite_weights_that_are_read_as_they_are_add_nothing_to_padding(
 def test_rows_from_other_addresses_are_copied_after_all(
     wanted: str, dtype: Any, precision: str, given: Problem, share: bool
 ) -> None:
-    """From an address on that is no multiple of 16 bytes: the same plan, other launches."""
+    """For addresses that are not multiples of 16 bytes: the same plan, other launches."""
     x, w, _ = operands(given, INTEGERS, 8, dtype)
     memory = np.append(x.reshape(-1), x.reshape(-1)[:1])
 
@@ -173,5 +173,5 @@ def test_rows_from_other_addresses_are_copied_after_all(
             np.testing.assert_array_equal(gpuconv.conv(x, weights), oracle.conv(x, w).value.astype(dtype))
     names = [launch.variant.name for launch in emulated.launches]
     assert sum("channels_last" in name for name in names) == 2
-    launches = 2 if share and "_split" in wanted else 1  # of which the second one adds up
+    launches = 2 if share and "_split" in wanted else 1  # the second one adds up sums
     assert sum(name.endswith("_rows") for name in names) == 2 * launches

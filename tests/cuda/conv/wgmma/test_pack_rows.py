@@ -1,4 +1,4 @@
-"""Weights packed as rows of K: both operators, every layout of w, parts, what it costs."""
+"""Weights packed as rows of K: both operators, every layout of w, parts, and the cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_WAVEFRONTS = {
     9: 1.2,
     27: 1.1,
     49: 1.04,
-}  # over the fewest, by taps: pixels of several images meet in banks
+}  # ratio to the minimum, by taps: pixels of several images share banks
 TAPS = [(1,), (3,), (1, 1), (2, 2), (3, 3), (5, 3), (7, 7), (3, 3, 3), (1, 1, 1), (11, 11)]
 
 

@@ -115,7 +115,7 @@ def test_taps_share_strips_or_do_not(
 
 
 def test_problems_meet_all_forms() -> None:
-    """Adjacent and separate rows; taps that share strips along both axes, along one, or not."""
+    """Adjacent and separate rows; taps that share strips along both axes, along one, or along none."""
     found = {}
     several = "one row of several taps along H"
     for name in ("as large as x", "one axis", "far taps along W", "one tap of wide rows", several):
@@ -154,7 +154,7 @@ def test_any_number_of_stages_in_every_order_of_arrival(
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("tile", PIXELS, ids=form_of)
 def test_shares_that_have_no_strip(tile: PixelsTile, monkeypatch: pytest.MonkeyPatch, resized: Any) -> None:
-    """Three strips in four shares, the last of which is empty, as if there were two of one strip each."""
+    """Three strips in four splits, the last one empty, which a divisor of 2 for splits of one strip causes."""
     monkeypatch.setattr(split_k, "_COUNTS", (2,))
     given = conv((1, 80, 6, 36), (64, 80, 2, 2))
     wanted = form_of(tile)

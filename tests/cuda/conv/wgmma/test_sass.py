@@ -59,7 +59,7 @@ def built(chosen: Variant) -> tuple[list[Instruction], str]:
 
 
 def text_of(chosen: Variant) -> list[str]:
-    """The lines of a kernel's machine code, with operands."""
+    """Return the lines of a kernel's machine code, with operands."""
     tool = sass.disassembler()
     assert tool is not None
     found = machine_code.build(chosen, "sm_90a")
@@ -88,7 +88,7 @@ def batches(code: Sequence[Instruction]) -> Iterator[list[str]]:
 
 
 def products_of(tile: WgmmaTile) -> int:
-    """The products of a slice, of 32 bytes along K and of 64 rows, that a warpgroup starts."""
+    """Return the number of products, of 32 bytes along K and 64 rows, that a warpgroup starts for a slice."""
     slice_bytes = tile.slice_bytes if isinstance(tile, StripsTile) else tiles.SLICE_BYTES
     rows = tile.block_m if tile.ping_pong else tile.block_m // 2
     return slice_bytes // 32 * rows // 64

@@ -44,7 +44,7 @@ def test_every_number_of_stages_in_every_order_of_arrival(tile: WgmmaTile, stage
 @pytest.mark.parametrize("count", [2, 5, 8])
 @pytest.mark.parametrize("name", ["groups", "phases", "one axis"])
 def test_shares_are_added_up_by_who_finishes(name: str, count: int, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some splits have no slices; in 3xtf32 a split may begin between the products of parts."""
+    """Some splits have no slices; in 3xtf32, a split may begin between the products of parts."""
     monkeypatch.setattr(split_k, "_COUNTS", (count,))
     dtype, precision = ARITHMETIC[(count + len(name)) % 4]
     calls.check_finished(calls.SLICED[name], form, dtype, precision, split=True)

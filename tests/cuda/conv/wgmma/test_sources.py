@@ -16,7 +16,7 @@ Ints = tuple[int, ...]
 
 @pytest.mark.parametrize("operator", ["conv", "conv_transpose"])
 def test_the_reach_of_taps_is_what_they_meet(operator: str) -> None:
-    """Checked on the first column of every phase, by trying all taps."""
+    """Checked for the first column of every phase, by trying all taps."""
     tried = 0
     for kernel, stride, dilation, pad in product((1, 2, 3, 5), (1, 2, 3, 4, 6), (1, 2, 3, 4), (0, 1, 2)):
         attributes = {"strides": [stride], "dilations": [dilation], "pads": [pad, 0]}
@@ -55,11 +55,11 @@ def test_copies_have_no_more_elements_than_32_bits_count(
         ((64, 6, 5, 2), (72, 432, 2160), (144, 864, 4320)),  # with a gap of 16 bytes
         ((64, 6, 5, 2), (68, 408, 2040), None),  # and of 8
         ((64, 6, 5, 2), (56, 384, 1920), None),  # pixels that overlap
-        ((64, 6, 5, 2), (64, 384, 2000), None),  # no multiple of the stride before
+        ((64, 6, 5, 2), (64, 384, 2000), None),  # not a multiple of the previous stride
         ((64, 6, 5, 2), (384, 64, 1920), None),
         ((64, 6, 5, 2), (64, 384, 0), None),
         ((64, 6, 5, 2), (64, -384, 1920), None),
-        ((64, 6, 5, 1), (64, 384, 7), (128, 768, 768 * 5)),  # of a single image: that behind all its rows
+        ((64, 6, 5, 1), (64, 384, 7), (128, 768, 768 * 5)),  # a single image: the stride after all its rows
         ((64, 6, 1, 2), (64, 7, 384), (128, 768, 768)),
         ((64, 1, 5, 2), (7, 64, 320), (128, 128, 640)),
         ((64, 1, 1, 1), (0, 0, 0), (128, 128, 128)),
@@ -76,9 +76,9 @@ def test_each_stride_of_a_map_is_a_multiple_of_the_one_before(sizes: Ints, strid
         (64, (1, 1), 1, None, True),
         (72, (1, 1), 1, None, True),
         (68, (1, 1), 1, None, False),  # rows of 136 bytes
-        (64, (3, 3), 1, (576, 1, 192, 64), True),  # taps side by side, of whole slices of channels
+        (64, (3, 3), 1, (576, 1, 192, 64), True),  # adjacent taps with whole slices of channels
         (64, (3, 3), 1, None, False),
-        (96, (3, 3), 1, (864, 1, 288, 96), True),  # one and a half
+        (96, (3, 3), 1, (864, 1, 288, 96), True),  # one and a half slices
         (68, (3, 3), 1, (612, 1, 204, 68), False),  # of 136 bytes
         (64, (3, 3), 1, (640, 1, 192, 64), True),  # with a gap between filters
         (64, (3, 3), 1, (768, 1, 256, 64), False),  # and between rows
@@ -114,7 +114,7 @@ def test_why_rows_are_not_fetched(x: Ints, w: Ints, more: dict[str, Any], why: s
     ("channels", "half"), [(32, True), (33, False), (64, False), (65, True), (96, True), (97, False)]
 )
 def test_when_half_of_the_last_slice_is_empty(channels: int, half: bool) -> None:
-    for dtype in ("float16", "float32"):  # a slice of 64 channels of 16 bits; of 32 others no half is left
+    for dtype in ("float16", "float32"):  # a slice of 64 channels of 16 bits; none of 32 has half left
         one = problem("conv", (1, channels, 9, 9), (64, channels, 3, 3), dtype=dtype)
         assert sources._half_is_empty(one) == (half and dtype == "float16")
 
@@ -144,8 +144,8 @@ def test_the_last_slice_of_a_tap_has_no_more_steps_than_channels(
     ("channels", "group", "last", "filled"),
     [
         (32, 1, 4, 1),
-        (40, 1, 1, 6 / 8),  # a step that waits for the one before counts twice
-        (48, 1, 4, 1),  # zeros fill the slice up
+        (40, 1, 1, 6 / 8),  # a step that waits for the previous one counts twice
+        (48, 1, 4, 1),  # zeros fill the slice
         (48, 2, 2, 1),  # the next group's channels follow
         (56, 2, 3, 10 / 8),
     ],
@@ -168,7 +168,7 @@ def test_in_registers_a_slice_that_is_nearly_whole_is_multiplied_whole(
         (1, 4, {}, False),  # pixels are 8 bytes apart
         (1, 12, {}, False),
         (2, 64, {}, True),
-        (2, 72, {}, False),  # the second slice would have the other group's
+        (2, 72, {}, False),  # the second slice would include channels of the other group
         (1, 72, {"x_strides": (72 * 315, 2, 72 * 63, 72 * 9, 72)}, False),
         (1, 72, {"x_strides": (72 * 315 + 4, 1, 72 * 63, 72 * 9, 72)}, False),
         (1, 72, {"x_strides": (72 * 315, 1, 72 * 63, 72 * 9 + 4, 72)}, False),

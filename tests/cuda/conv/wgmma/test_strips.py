@@ -179,7 +179,7 @@ def test_every_number_of_stages_of_weights_in_every_order_of_arrival(
 
 
 def strips_that_there_is_room_for() -> Iterator[Any]:
-    """Tiles, problems and how many strips fit: the most, where a strip is a tile, and less, down to two."""
+    """Yield tiles, problems and the number of strips that fit: from the most, if a strip is a tile, down to two."""
     far: dict[str, Any] = {"pads": [0, 1, 0, 0]}
     for tile, reach, count in (
         *((ROWS[0], 0, 3), (ROWS[0], 2, 2), (ROWS[1], 0, 4), (ROWS[1], 1, 3), (ROWS[1], 4, 2)),
@@ -203,7 +203,7 @@ def test_every_number_of_strips_in_every_order_of_arrival(tile: StripsTile, give
 
 
 def of_halves(given: Problem) -> Problem:
-    """The same problem, with 32 channels in place of 64."""
+    """Return the same problem with 32 channels instead of 64."""
     assert given.w_shape is not None
     x, w = ((shape[0], 32 if shape[1] == 64 else shape[1], *shape[2:]) for shape in (given.x_shape, given.w_shape))
     return replace(given, x_shape=x, w_shape=w)
@@ -219,7 +219,7 @@ def of_halves(given: Problem) -> Problem:
 def test_short_shares(
     name: str, splits: int, inner: int, tile: StripsTile, monkeypatch: pytest.MonkeyPatch, resized: Any
 ) -> None:
-    """Splits of one strip with one tap or three; and six strips in four splits, the last of which is empty."""
+    """Splits of one strip with one tap or three; and six strips in four splits, the last one empty."""
     if inner == 1 and not tile.rows:
         pytest.skip("patches are for taps that share them")
     given = calls.PROBLEMS[name] if tile in (*ROWS, *PATCHES) else of_halves(calls.PROBLEMS[name])
@@ -246,12 +246,12 @@ WEIGHTS_AS_THEY_ARE = [
 
 
 def of_each_tap(w: Any) -> Any:
-    """The same weights, channels innermost, then taps, then filters."""
+    """Return the same weights in the memory order filters, taps, channels."""
     return np.moveaxis(np.ascontiguousarray(np.moveaxis(w, 1, -1)), -1, 1)
 
 
 def call_as_they_are(given: Problem, arrays: Sequence[Any], wanted: str, **options: Any) -> Any:
-    """The result, of a plan that packs no weights."""
+    """Return the result of a plan that packs no weights."""
     x, w, b = arrays
     x = LAYOUTS["channels last"](x) if "_direct" in wanted else x
 

@@ -52,7 +52,7 @@ PROBLEMS = {
     "no padding": conv((1, 72, 6, 64), (64, 72, 3, 3)),
 }
 
-# Of any strides, whose inputs are fetched slice by slice.
+# With any strides; inputs are loaded slice by slice.
 _UNEQUAL: dict[str, Any] = {"strides": [2, 3], "dilations": [1, 2], "pads": [1, 0, 2, 1]}
 SLICED = {
     "several images in a tile": conv((3, 72, 5, 7), (150, 72, 3, 3), pads=[1, 1, 1, 1]),
@@ -80,7 +80,7 @@ SLICED = {
 def call(
     given: Problem, arrays: Sequence[Any], wanted: str, precision: str = "ieee", *, more: Any = None, **options: Any
 ) -> tuple[Any, Any]:
-    """The result of the first candidate whose name ends so, and the parameters of its last launch."""
+    """Return the result of the first candidate with this end of its name, and its last launch's parameters."""
     x, w, b = arrays
     with_last = "_direct" in wanted
     x = LAYOUTS["channels last"](x) if with_last else x
@@ -96,7 +96,7 @@ def call(
 
 
 def divided(given: Problem, arrays: Sequence[Any], wanted: str, *more: Any, **options: Any) -> tuple[Any, Any]:
-    """The same by shares of tiles, on multiprocessors that these are left over for."""
+    """Return the same for split tiles, on a number of multiprocessors for which plans split them."""
     for count in (5, 7, 11):
         with suppress(StopIteration):
             y, struct = call(given, arrays, f"{wanted}_split", *more, multiprocessors=count, **options)
@@ -127,7 +127,7 @@ def in_every_order(given: Problem, wanted: str, dtype: Any, precision: str, mult
 
 
 def check_finished(given: Problem, wanted: str, dtype: Any, precision: str, split: bool) -> None:
-    """With a residual and an activation."""
+    """Check a call with a residual and an activation."""
     random = Random(f"{wanted} {dtype} {precision} {given}")
     arrays = operands(given, INTEGERS, random.randrange(100), dtype)
     exact = exact_of(given, arrays).value

@@ -1,4 +1,4 @@
-"""The gradient of AveragePool down the columns of x: its forms, what they cost, and windows at the borders."""
+"""The gradient of AveragePool along the columns of x: its forms, their cost, and windows at the borders."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def taken(kernel: str, shape: Ints, size: int, stride: int, counted: int) -> tup
 def test_threads_take_about_as_many_instructions_as_the_plan_takes_them_to(
     size: int, stride: int, counted: int
 ) -> None:
-    """PTX has one for a division, and more where the machine code folds two into one."""
+    """PTX has one instruction for a division, and more than one where machine code merges two."""
     found, problem, view, form, walk = taken("walks", (4, 16, 63, 64), size, stride, counted)
     assert found == pytest.approx(averages._instructions(problem, view, form, walk), rel=0.25)
 
@@ -148,7 +148,7 @@ def test_no_register_goes_to_memory(dtype: str) -> None:
         ((2, 3, 5, 6), {"kernel_shape": [2, 2], "pads": [2, 3, 2, 2]}),  # windows of only padding
         ((2, 3, 9), {"kernel_shape": [3], "strides": [2], "pads": [4, 5], "count_include_pad": 1}),
         ((1, 2, 4, 3, 5), {"kernel_shape": [2, 2, 3], "strides": [1, 3, 1], "pads": [1, 0, 2, 0, 1, 2]}),
-        ((2, 4, 7, 6), {"kernel_shape": [3, 2], "strides": [5, 4], "ceil_mode": 1}),  # elements of no window
+        ((2, 4, 7, 6), {"kernel_shape": [3, 2], "strides": [5, 4], "ceil_mode": 1}),  # elements outside all windows
         ((3, 5, 6, 7), {"kernel_shape": [6, 7]}),
     ],
     ids=str,

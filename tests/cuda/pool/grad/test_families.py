@@ -75,10 +75,10 @@ def test_what_must_fit_into_32_bits() -> None:
     problem = plan((2, 3, 20, 30), **attributes).problem
     view = base.columns_of(problem)
     depth, height, width = [0, 0, 1, 1, 1, 1], [18, 1, 18 - 1 + 3, 3, 1, 20 + 1], [27, 0, 27 + 2, 2, 1, 30]
-    around = 2 * (3 + 1) * 30  # the rows of a window and of the padding, on either side
+    around = 2 * (3 + 1) * 30  # the rows of a window and of the padding, on both sides
     beyond = (
         0 + 11 + 11 + 1
-    ) * 2  # 11 rows of windows; a walk of as many that begins with the last one, and its next row
+    ) * 2  # 11 rows of windows; a walk of as many rows that begins with the last one, and its next row
     form = next(form for form in walks._FORMS if form.stride == 0)
     assert list(view.magnitudes(form)) == [*depth, *height, *width, beyond, 2 * 3 * 20 * 30 + around]
 
@@ -116,7 +116,7 @@ def test_walks_are_long_where_there_are_many() -> None:
         with long_walks(True):
             longest = plan((1, 2, 64, 64), **attributes)
     assert short.launches[0].grid == (2 * 32 * 32 // 256, 1, 1)  # two columns and two rows a thread
-    rows = 128 * 64 * 32 * 32 // 256  # blocks, were a walk of one row
+    rows = 128 * 64 * 32 * 32 // 256  # blocks, if a walk had one row
     assert far.launches[0].grid[0] in [rows // walk for walk in (4, 8, 16, 32)]
     assert longest.launches[0].grid == (1, 1, 1)
     assert "2 columns of 2 elements a thread" in short.reasons[-1]
@@ -136,7 +136,7 @@ def test_choices_are_kept_apart_from_those_of_the_forward_call() -> None:
         ((2, 3, 8, 8), (194, 65, 8, 1), False),
         ((2, 3, 8, 8), (216, 72, 9, 1), False),
         ((2, 3, 8, 8), (194, 64, 10, 1), True),
-        ((1, 3, 8, 8), (193, 64, 8, 1), True),  # of a single image no stride counts
+        ((1, 3, 8, 8), (193, 64, 8, 1), True),  # with a single image, its stride does not matter
         ((2, 3, 8, 8), (384, 128, 16, 2), False),
         ((2, 3, 8, 7), (168, 56, 7, 1), False),
     ],

@@ -1,4 +1,4 @@
-"""The gradient of MaxPool by windows that go where their indices say: its boxes, what they cost, and the same bits."""
+"""The gradient of MaxPool by windows that use their indices: its boxes, their cost, and the same bits."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_windows_take_as_many_instructions_as_the_plan_takes_them_to(dtype: str)
     ],
 )
 def test_threads_take_about_as_many_as_well(shape: Ints, kernel: list[int], box: tuple[int, int, int]) -> None:
-    """PTX has 55 instructions of a window: machine code has one for a product and a sum, or for two predicates."""
+    """PTX has 55 instructions for a window; machine code merges products with sums, and pairs of predicates."""
     pads = [size // 2 for size in kernel] * 2
     attributes: dict[str, Any] = {"kernel_shape": kernel, "pads": pads}
     y, places = gpuconv.max_pool(np.zeros(shape, np.float32), return_indices=True, **attributes)
@@ -161,7 +161,7 @@ def test_threads_take_about_as_many_as_well(shape: Ints, kernel: list[int], box:
 CASES = [
     ((2, 3, 20, 24), {"kernel_shape": [5, 7], "strides": [2, 1], "pads": [4, 3, 1, 5]}, (8, 1, 4)),
     ((2, 3, 14, 13), {"kernel_shape": [13, 13], "pads": [6, 6, 6, 6]}, (4, 1, 64)),
-    ((1, 2, 17, 30), {"kernel_shape": [2, 3], "strides": [5, 7]}, (4, 1, 2)),  # elements of no window
+    ((1, 2, 17, 30), {"kernel_shape": [2, 3], "strides": [5, 7]}, (4, 1, 2)),  # elements outside all windows
     ((2, 3, 5, 6), {"kernel_shape": [2, 2], "pads": [2, 3, 2, 2]}, (2, 1, 4)),  # windows of only padding
     ((2, 3, 6, 7, 9), {"kernel_shape": [3, 2, 4], "strides": [1, 2, 1], "pads": [2, 1, 0, 1, 0, 3]}, (4, 2, 3)),
     ((2, 3, 6, 7, 9), {"kernel_shape": [2, 3, 4], "strides": [3, 1, 1]}, (4, 4, 8)),  # none overlap in depth
@@ -172,7 +172,7 @@ CASES = [
 
 
 def _operands(shape: Ints, dtype: str, attributes: dict[str, Any]) -> tuple[Any, Any]:
-    """Random gradients with NaN among them; indices of equal maxima, of other windows, and of nothing at all."""
+    """Return random gradients with some NaN; indices of equal maxima, of other windows, and invalid ones."""
     x = values("ties", 1, shape, dtype)
     y, places = gpuconv.max_pool(x, return_indices=True, **attributes)
     random = np.random.default_rng(2)
