@@ -43,7 +43,13 @@ def test_attributes_that_became_inputs() -> None:
     pads = np.array([0, 1, 0, 0, 0, 2])
     np.testing.assert_array_equal(run("Pad", [x, pads, np.float32(0.5)], 11), padded)
     sizes = np.array([1, 3])
-    for opset, inputs, attributes in ((1, [x, sizes], {}), (2, [x], {"split": [1, 3]}), (13, [x, sizes], {})):
+    by_attribute: dict[str, Any] = {"split": [1, 3]}
+    for opset, inputs, attributes in (
+        (1, [x, sizes], {}),
+        (2, [x], by_attribute),
+        (12, [x], by_attribute),
+        (13, [x, sizes], {}),
+    ):
         first, second = run("Split", inputs, opset, 2, axis=2, **attributes)
         np.testing.assert_array_equal(first, x[:, :, :1])
         np.testing.assert_array_equal(second, x[:, :, 1:])
