@@ -56,8 +56,8 @@ TILES = (
 # whose taps run backwards.
 ROWS = wgmma("conv_float16_3d_wgmma_64x256_rows", (2, 90, 5, 72), (70, 90, 3, 2), kinds=INFINITE_WEIGHTS,
              pads=[1, 2, 0, 1], dilations=[2, 2])  # fmt: skip
-STAYING = wgmma("conv_bfloat16_3d_wgmma_64x256x32_patches_direct", (2, 96, 7, 72), (64, 96, 3, 2),
-                kinds=INFINITE_WEIGHTS, pads=[1, 0, 2, 1], layout="channels last")  # fmt: skip
+STAYING = wgmma("conv_bfloat16_3d_wgmma_64x256x32_rows", (2, 96, 7, 72), (64, 96, 3, 2), kinds=INFINITE_WEIGHTS,
+                pads=[1, 0, 2, 1])  # fmt: skip
 STRIPS = (
     ROWS,
     wgmma("conv_bfloat16_3d_wgmma_64x256_patches_direct", (3, 128, 20, 21), (140, 64, 3, 2), kinds=INFINITE_INPUTS,
@@ -75,8 +75,8 @@ STRIPS = (
 # Pixels loaded through registers, from strips that do not fit shared memory at once.
 PIXEL_ROWS = wgmma("conv_float32_3d_tf32_wgmma_64x256_pixel_rows", (2, 72, 6, 36), (70, 72, 3, 2),
                    kinds=INFINITE_WEIGHTS, strides=[2, 1], pads=[1, 2, 0, 1], dilations=[2, 1])  # fmt: skip
-PIXEL_PATCHES = wgmma("conv_float32_3d_tf32_wgmma_64x256_pixel_patches_direct", (3, 40, 9, 20), (70, 40, 3, 2),
-                      kinds=INFINITE_INPUTS, pads=[1, 0, 2, 1], dilations=[2, 1], **_LAST)  # fmt: skip
+PIXEL_PATCHES = wgmma("conv_float32_3d_tf32_wgmma_128x128_pixel_patches_direct", (3, 40, 9, 20), (70, 40, 3, 2),
+                      kinds=INFINITE_INPUTS, strides=[2, 1], pads=[1, 0, 2, 1], **_LAST)  # fmt: skip
 PIXELS_OF_PARTS = wgmma("conv_float32_3d_tf32_wgmma_128x128_pixel_rows", (2, 112, 9, 20), (280, 56, 3, 2), parts=True,
                         group=2, pads=[1, 1, 1, 1])  # fmt: skip
 PIXELS = (

@@ -255,14 +255,15 @@ def sources(problem: Problem) -> Iterator[Source]:
     if problem.x_strides[1] == 1 and not _channels_last(problem):
         problem = problem.without_unread_pixels  # pixels that no output reads are not copied
         conv = correlation.as_conv(problem)
-    columns = Source(problem, "direct" if _channels_last(problem) else "copied", not _w_as_it_is(problem))
-    yield columns
-    if conv is not None:
-        yield replace(columns, patches=True)
-        if no_rows(conv) is None:
-            yield replace(columns, form="rows")
-        if _half_is_empty(problem):
-            yield replace(columns, patches=True, slice_bytes=HALF_SLICE)
+    for slice_bytes in (SLICE_BYTES, HALF_SLICE) if _half_is_empty(problem) else (SLICE_BYTES,):
+        last = "direct" if _channels_last(problem) else "copied"
+        columns = Source(problem, last, not _w_as_it_is(problem), slice_bytes=slice_bytes)
+        if slice_bytes == SLICE_BYTES:
+            yield columns
+        if conv is not None:
+            yield replace(columns, patches=True)
+            if no_rows(conv) is None:
+                yield replace(columns, form="rows")
 
 
 def _half_is_empty(problem: Problem) -> bool:

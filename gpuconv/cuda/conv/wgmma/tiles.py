@@ -64,14 +64,15 @@ STRIPS = (
     StripsTile(128, 256, 6, False, 98304, rows=True),
     StripsTile(64, 256, 9, True, 131072, rows=True),
     StripsTile(64, 256, 12, True, 110592, rows=False),
+    StripsTile(64, 256, 27, True, 98304, rows=True, slice_bytes=HALF_SLICE),
     StripsTile(64, 256, 27, True, 98304, rows=False, slice_bytes=HALF_SLICE),
 )
 
 
-PIXELS = (
-    PixelsTile(128, 128, 6, True, 131072, rows=True),
-    PixelsTile(64, 256, 12, True, 131072, rows=True),
-    PixelsTile(64, 256, 12, True, 131072, rows=False),
+PIXELS = tuple(
+    PixelsTile(*sizes, stages, True, 131072, rows)
+    for sizes, stages in (((128, 128), 6), ((64, 256), 12))
+    for rows in (True, False)
 )
 
 

@@ -1,4 +1,4 @@
-"""Plans of wgmma convolutions: refusals, structs, loads of x, splits, modelled times."""
+"""Plans of convolution by wgmma: refusals, structs, ways to x, splits, times."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_is_just_within_the_limits_is_taken(operator: str, x: Ints, w: Ints
     assert found
     for candidate in found.values():
         for tensor_map in candidate.make().launches[-1].maps:
-            encoded(tensor_map, 1024)  # which raises if the driver would
+            encoded(tensor_map, 1024)  # which raises where the driver would
 
 
 def test_other_devices_have_none_and_nothing_is_said() -> None:
@@ -130,10 +130,12 @@ BARRIERS = 16  # bytes: two barriers, for each stage of a ring; other blocks' nu
         (wgmma_tiles.STRIPS[1], 131072 + 9 * 64 * 128 + 20480 + BARRIERS * (9 + 4 + 1)),
         (wgmma_tiles.STRIPS[2], 110592 + 12 * 64 * 128 + 20480 + BARRIERS * (12 + 3 + 1)),
         (wgmma_tiles.STRIPS[3], 98304 + 27 * 64 * 64 + 20480 + BARRIERS * (27 + 6 + 1)),
+        (wgmma_tiles.STRIPS[4], 98304 + 27 * 64 * 64 + 20480 + BARRIERS * (27 + 6 + 1)),
         # sums go to y straight from registers
         (wgmma_tiles.PIXELS[0], 131072 + 6 * 128 * 128 + BARRIERS * (6 + 8 + 1)),
-        (wgmma_tiles.PIXELS[1], 131072 + 12 * 64 * 128 + BARRIERS * (12 + 4 + 1)),
+        (wgmma_tiles.PIXELS[1], 131072 + 6 * 128 * 128 + BARRIERS * (6 + 8 + 1)),
         (wgmma_tiles.PIXELS[2], 131072 + 12 * 64 * 128 + BARRIERS * (12 + 4 + 1)),
+        (wgmma_tiles.PIXELS[3], 131072 + 12 * 64 * 128 + BARRIERS * (12 + 4 + 1)),
     ],
     ids=str,
 )
@@ -198,7 +200,7 @@ def test_the_structs_of_patches() -> None:
 
 
 def test_a_block_has_a_multiprocessor_to_itself() -> None:
-    """Otherwise a second block would wait for registers (setmaxnreg) that are never released."""
+    """Beside another one it would wait for registers that nobody gives back."""
     assert {one.blocks_per_sm for one in wgmma.variants() if one.least_registers} == {1}
 
 
@@ -227,7 +229,7 @@ def test_taps_have_rows_of_their_own_where_all_do_not_fit() -> None:
 
 
 def test_columns_that_do_not_exist_count_too() -> None:
-    for images, rows in ((2**22, True), (2**23, False)):  # each tile has one column: 2**31 for 2**23 tiles
+    for images, rows in ((2**22, True), (2**23, False)):  # of each tile one column exists: 2**31 of 2**23 tiles
         found = candidates(problem("conv", (images, 1, 2, 8), (64, 1, 2, 8)))
         assert ("conv_float16_3d_wgmma_64x256_rows" in found) == any("_rows" in name for name in found) == rows
         if rows:
@@ -285,7 +287,7 @@ def test_a_row_of_pixels_at_another_address_is_copied_too() -> None:
 def pixels_of(
     one: Problem, kernel: str, run: int, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Plan, dict[str, Any], dict[str, Any]]:
-    """Return the plan of a kernel with runs of this many columns, its struct and that of its strips."""
+    """The plan of a kernel with runs of so many columns, its struct and that of its strips."""
     monkeypatch.setattr(wgmma_pixels, "_RUNS", (run,))
     plan = made(one, f"conv_float32_3d_tf32_wgmma_{kernel}")
     struct = fields(plan.launches[-1])
@@ -296,8 +298,7 @@ def pixels_of(
 def test_the_structs_of_rows_of_pixels(precision: str, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: x (2, 64, 9, 36), w (130, 64, 3, 2), y (2, 130, 7, 37): 1 x 2 tiles of 8 rows of 32 columns.
 
-    A tile reads 12 rows of 33 inputs. A pitch of 40 inputs, 160 bytes, puts four channels of eight pixels into
-    different banks.
+    A tile meets 12 rows of 33 inputs; 40 of them, 160 bytes, bring four channels of eight pixels to different banks.
     """
     attributes: dict[str, Any] = {"pads": [0, 1, 2, 1], "dilations": [2, 1]}
     one = problem("conv", (2, 64, 9, 36), (130, 64, 3, 2), "float32", precision=precision, **attributes)
@@ -323,38 +324,38 @@ def test_the_structs_of_rows_of_pixels(precision: str, parts: int, monkeypatch: 
 
 
 def test_the_structs_of_patches_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By hand: x (2, 40, 20, 20), w (64, 40, 3, 2), y (2, 64, 18, 21): 2 x 2 tiles of 16 rows of 16 columns.
+    """By hand: x (2, 40, 9, 20), w (64, 40, 3, 2), y (2, 64, 5, 21): 1 x 2 tiles of 8 rows of 16 columns.
 
-    A tile meets 20 rows of 17 inputs; with 18 a patch is of whole patterns of eight pixels.
+    A tile meets 17 rows of 17 inputs; with 24 a patch is of whole patterns of eight pixels.
     """
-    attributes: dict[str, Any] = {"pads": [1, 1, 1, 1], "dilations": [2, 1]}
-    one = problem("conv", (2, 40, 20, 20), (64, 40, 3, 2), "float32", precision="tf32", layout="NHWC", **attributes)
-    plan, struct, strips = pixels_of(one, "64x256_pixel_patches_direct", 16, monkeypatch)
+    attributes: dict[str, Any] = {"pads": [1, 1, 1, 1], "strides": [2, 1]}
+    one = problem("conv", (2, 40, 9, 20), (64, 40, 3, 2), "float32", precision="tf32", layout="NHWC", **attributes)
+    plan, struct, strips = pixels_of(one, "128x128_pixel_patches_direct", 16, monkeypatch)
     assert strips == {
-        "extent": [1, 2, 2], "rows": 16, "columns": 16, "taps": [1, 1, 1], "inner_h": 3, "inner_w": 2, "pieces": 1,
-        "piece_bytes": 20 * 18 * 128, "piece_h": 0, "piece_w": 0, "run": 16, "column_h": 1, "column_w": 0,
-        "place_run": 18 * 128, "place_column": 128, "shift_h": 2 * 18 * 128, "shift_w": 128, "pitch": 0,
-        "stages": 2, "bytes": 20 * 18 * 128,
+        "extent": [1, 1, 2], "rows": 8, "columns": 16, "taps": [1, 1, 1], "inner_h": 3, "inner_w": 2, "pieces": 1,
+        "piece_bytes": 17 * 24 * 128, "piece_h": 0, "piece_w": 0, "run": 16, "column_h": 1, "column_w": 0,
+        "place_run": 2 * 24 * 128, "place_column": 128, "shift_h": 24 * 128, "shift_w": 128, "pitch": 0,
+        "stages": 2, "bytes": 17 * 24 * 128,
     }  # fmt: skip
-    assert (struct["problem"]["common"]["n_tiles"], struct["items"]) == (8, 8)
+    assert (struct["problem"]["common"]["n_tiles"], struct["items"]) == (4, 4)
     x_map = plan.launches[-1].maps[0]
-    assert (x_map.role, x_map.sizes, x_map.box) == ("x", (40, 20, 20, 1, 2), (32, 18, 20, 1, 1))
-    assert (x_map.strides, x_map.swizzle) == ((160, 3200, 64000, 64000), 128)
+    assert (x_map.role, x_map.sizes, x_map.box) == ("x", (40, 20, 9, 1, 2), (32, 24, 17, 1, 1))
+    assert (x_map.strides, x_map.swizzle) == ((160, 3200, 28800, 28800), 128)
     assert "x is fetched as it is: its channels are contiguous; 6 taps along H and W share patches" in plan.reasons
 
 
 def test_patches_have_no_more_pixels_than_taps_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 rows of 16 outputs meet 18 rows of 24 inputs, which are whole patterns of eight pixels as they are."""
+    """Eight rows of 16 outputs meet 10 rows of 24 inputs, which are whole patterns of eight pixels as they are."""
     more: dict[str, Any] = {"layout": "NHWC", "dilations": [1, 4]}
     one = problem("conv", (2, 40, 30, 40), (64, 40, 3, 3), "float32", precision="tf32", **more)
-    plan, _, strips = pixels_of(one, "64x256_pixel_patches_direct", 16, monkeypatch)
-    assert (plan.launches[-1].maps[0].box, strips["bytes"]) == ((32, 24, 18, 1, 1), 18 * 24 * 128)
+    plan, _, strips = pixels_of(one, "128x128_pixel_patches_direct", 16, monkeypatch)
+    assert (plan.launches[-1].maps[0].box, strips["bytes"]) == ((32, 24, 10, 1, 1), 10 * 24 * 128)
 
 
 def test_the_structs_of_one_row_of_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """By hand: x (2, 64, 600), w (64, 64, 3), y (2, 64, 300): 3 tiles of 128 columns, two runs each.
 
-    A run reads 129 inputs; a pitch of 136 is 544 bytes, 32 more than a multiple of 128.
+    A run meets 129 inputs; 136 of them are 544 bytes, 32 more than a multiple of 128.
     """
     one = problem("conv", (2, 64, 600), (64, 64, 3), "float32", precision="tf32", strides=[2], pads=[1, 0])
     _, _, strips = pixels_of(one, "128x128_pixel_rows", 64, monkeypatch)
@@ -370,7 +371,7 @@ def test_the_structs_of_one_row_of_outputs(monkeypatch: pytest.MonkeyPatch) -> N
     [
         ([1, 1], (3, 3), [1, 1, 1]),
         ([40, 1], (1, 3), [1, 3, 1]),  # too many rows from the first tap to the last
-        ([40, 100], (1, 1), [1, 3, 3]),  # more inputs in a row than a box can have
+        ([40, 100], (1, 1), [1, 3, 3]),  # more inputs of a row than a box can have
     ],
 )
 @pytest.mark.parametrize("form", ["pixel_rows", "pixel_patches_direct"])
@@ -382,7 +383,7 @@ def test_taps_share_strips_as_far_as_there_is_room(
     more: dict[str, Any] = {"layout": layout, "dilations": dilations, "pads": [0, 100, 0, 100]}
     one = problem("conv", (1, 64, 90, 304), (64, 64, 3, 3), "float32", precision="tf32", **more)
     found = [each for name, each in candidates(one).items() if name.endswith(form)]
-    assert len(found) == (1 if "patches" in form else 2)
+    assert len(found) == 2
     for candidate in found:
         strips = fields(candidate.make().launches[-1])["strips"]
         assert ((strips["inner_h"], strips["inner_w"]), strips["taps"]) == (inner, taps)
@@ -394,14 +395,13 @@ def test_taps_share_strips_as_far_as_there_is_room(
         ((2, 64, 9, 15), (64, 64, 3, 3), {}, ""),  # rows of 60 bytes
         ((2, 64, 9, 16), (64, 64, 3, 3), {"strides": [1, 2]}, "rows"),
         ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (64 * 9 * 20, 9 * 20, 20, 1)}, "rows"),
-        ((2, 72, 9, 16), (128, 36, 3, 3), {"group": 2}, ""),  # a step would cover two groups
-        ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}, "rows"),  # a slice would, too, but its last steps are skipped
+        ((2, 72, 9, 16), (128, 36, 3, 3), {"group": 2}, ""),  # a step would meet two groups
+        ((2, 80, 9, 16), (128, 40, 3, 3), {"group": 2}, "rows"),  # a slice too, but its last steps are left out
         ((2, 64, 9, 16), (64, 32, 3, 3), {"group": 2}, "rows"),
         ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (0, 144, 16, 1)}, ""),
         ((2, 64, 9, 16), (64, 64, 3, 3), {"x_strides": (64 * 144, 144, -16, 1)}, ""),
         ((2, 42, 9, 15), (64, 42, 3, 3), {"layout": "NHWC"}, ""),  # pixels of 168 bytes
-        ((2, 44, 9, 15), (64, 44, 3, 3), {"layout": "NHWC"}, "patches"),
-        ((2, 44, 9, 15), (64, 44, 3, 3), {"layout": "NHWC", "strides": [1, 3]}, ""),  # two patches do not fit
+        ((2, 44, 9, 15), (64, 44, 3, 3), {"layout": "NHWC", "strides": [1, 3]}, "patches"),
         ((2, 72, 9, 15), (128, 36, 3, 3), {"layout": "NHWC", "group": 2}, ""),
         ((2, 80, 9, 15), (128, 40, 3, 3), {"layout": "NHWC", "group": 2}, "patches"),
     ],
@@ -424,7 +424,7 @@ def test_a_transposed_conv_with_a_stride_has_none() -> None:
 
 
 def test_weights_stay_where_all_tiles_have_the_same() -> None:
-    """With strips for 64 x 256 tiles, 9 slices of weights fit shared memory."""
+    """Rows of 64 x 256 have room for 9 slices of weights."""
     name = "conv_float16_3d_wgmma_64x256_rows"
     for w, group, resident in (
         ((64, 64, 3, 3), 1, 1),
@@ -435,7 +435,7 @@ def test_weights_stay_where_all_tiles_have_the_same() -> None:
     ):
         one = problem("conv", (2, w[1] * group, 30, 64), w, group=group)
         assert strips_of(one, name)["resident"] == resident
-    deep = problem("conv", (1, 64, 30, 64), (64, 64, 3, 3))  # each split of K has other weights
+    deep = problem("conv", (1, 64, 30, 64), (64, 64, 3, 3))  # shares of K have other weights each
     assert strips_of(deep, f"{name}_split")["resident"] == 0
 
 
@@ -476,7 +476,7 @@ def test_tf32_is_rounded_first_by_the_copy_or_on_the_way() -> None:
     for precision, parts in (("tf32", 1), ("3xtf32", 2)):
         one = problem("conv", (2, 64, 6, 8), (64, 64, 1, 1), "float32", precision=precision, layout="NHWC")
         found = candidates(one)
-        sizes = {f"{tile.block_m}x{tile.block_n}" for tile in wgmma_tiles.PIXELS if not tile.rows}
+        sizes = {f"{tile.block_m}x{tile.block_n}" for tile in wgmma_tiles.PIXELS}
         assert {name.removesuffix("_split") for name in found} == {
             *(f"conv_float32_3d_tf32_wgmma_{tile.block_m}x{tile.block_n}" for tile in wgmma_tiles.TILES),
             *(f"conv_float32_3d_tf32_wgmma_{size}_pixel_patches_direct" for size in sizes),
@@ -566,7 +566,7 @@ def test_every_kernel_is_named_once_and_is_for_hopper_alone() -> None:
 
 # ---------------------------------------------------------------- choices
 
-LARGE = [  # at least 20 GFLOP, with at least 128 channels in x and in y
+LARGE = [  # of 20 GFLOP or more, with 128 channels or more on either side
     ((1, 256, 512, 512), (256, 256, 3, 3), {"pads": [1] * 4}),
     ((8, 512, 64, 64), (512, 512, 3, 3), {"pads": [1] * 4}),
     ((16, 256, 56, 56), (256, 256, 3, 3), {"pads": [1] * 4}),
@@ -584,12 +584,12 @@ def test_large_layers_are_made_by_wgmma(x: Ints, w: Ints, more: dict[str, Any], 
     others = min(each.seconds for each in found if "wgmma" not in each.name)
     assert "wgmma" in best.name
     assert best.seconds <= 0.9 * others
-    floor = 2 * _products(one) / 790e12  # the measured rate of matrix products on an H200
+    floor = 2 * _products(one) / 790e12  # as matrix products were measured on an H200
     assert best.seconds <= (1.7 if layout == "NCHW" else 1.45) * floor
 
 
 def test_tiles_in_turns_are_for_short_sums() -> None:
-    """A tile of 128 x 256 needs fewer bytes a product; while one of 64 x 256 is written, another is computed."""
+    """A tile of 128 x 256 needs fewer bytes a product; while one of 64 x 256 is written, another one is made."""
     names = []
     for taps in (1, 3):
         one = problem("conv", (32, 128, 56, 57), (256, 128, taps, taps), layout="NHWC")
@@ -632,7 +632,7 @@ def test_explain_says_why_there_is_no_wgmma(capsys: pytest.CaptureFixture[str]) 
 def test_kernels_name_the_registers_that_their_warps_share() -> None:
     chosen = [one for one in wgmma.variants() if one.source == "conv/wgmma/slices.cu"]
     assert {one.least_registers for one in chosen} == {168}
-    assert 65536 // wgmma_tiles.THREADS // 8 * 8 == 168  # registers of a launch
+    assert 65536 // wgmma_tiles.THREADS // 8 * 8 == 168  # that a launch has
 
 
 @pytest.mark.parametrize(("layout", "pixels"), [("NHWC", 5 * 10), ("NCHW", 9 * 30)])

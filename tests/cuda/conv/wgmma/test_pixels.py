@@ -202,7 +202,7 @@ def test_no_rounding_makes_a_number_of_what_is_none(bits: int, precision: str) -
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("wanted", ["64x256_pixel_patches_direct", "64x256_pixel_rows"])
+@pytest.mark.parametrize("wanted", ["128x128_pixel_patches_direct", "64x256_pixel_rows"])
 @pytest.mark.parametrize("filters", [65, 66, 70])
 def test_channels_last_of_any_number_of_filters(filters: int, wanted: str) -> None:
     """Outputs are stored in pairs where these are whole, or one by one."""
