@@ -28,9 +28,10 @@ WAYS = {
     "judge": frozenset({"rules.cases", "onnx.backend", "_errors"}),
     "judge.definition": frozenset(),  # the truth that all else is compared with
 }
-APART = ("onnx", "dask", "compat", "cli", "judge", "testing")  # the core does not know them
+APART = ("onnx", "dask", "compat", "cli", "judge", "testing", "torch")  # the core does not know them
 CUPY = {  # modules that know CuPy, which `import gpuconv` and the CPU do without
     "cuda.call.device": "it is what calls the device",
+    "torch._device": "CUDA tensors become CuPy arrays, on PyTorch's stream and with its allocator",
     "onnx.operators.form": "elementwise operators are those of the library that an array is from",
 }
 

@@ -1,0 +1,1 @@
+"""gpuconv for PyTorch. Nothing else of gpuconv imports it, and its modules here do not import PyTorch."""
