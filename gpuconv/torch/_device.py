@@ -18,6 +18,16 @@ def array(tensor: Any) -> Any:
     return import_module("cupy").from_dlpack(tensor)
 
 
+class _Stream:
+    """A stream by its address, for the CUDA stream protocol."""
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._address
+
+
 @contextmanager
 def place(tensor: Any) -> Iterator[None]:
     """Make a tensor's device, PyTorch's current stream there, and its caching allocator CuPy's current ones."""
@@ -35,7 +45,7 @@ def place(tensor: Any) -> Iterator[None]:
     allocator = cupy.cuda.PythonFunctionAllocator(allocate, free)
     with (
         cupy.cuda.Device(device),
-        cupy.cuda.ExternalStream(stream.cuda_stream, device),
+        cupy.cuda.Stream.from_external(_Stream(stream.cuda_stream)),
         cupy.cuda.using_allocator(allocator.malloc),
     ):
         yield

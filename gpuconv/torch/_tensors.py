@@ -49,9 +49,10 @@ def arrays(*tensors: Any) -> list[Any]:
 def bfloat16() -> np.dtype[Any]:
     """Return ml_dtypes' bfloat16 as a dtype."""
     try:
-        return np.dtype(import_module("ml_dtypes").bfloat16)
+        dtype: np.dtype[Any] = np.dtype(import_module("ml_dtypes").bfloat16)
     except ImportError as error:
         raise ImportError(f"bfloat16 needs ml_dtypes ({error}); pip install 'gpuconv[torch]' brings it") from error
+    return dtype
 
 
 def place(tensor: Any) -> AbstractContextManager[Any]:

@@ -90,6 +90,7 @@ def test_a_device_computes_on_the_stream_and_with_the_allocator_of_pytorch(monke
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     x, w = cupy.arange(2 * 3 * 5 * 5, dtype="f").reshape(2, 3, 5, 5), cupy.ones((4, 3, 3, 3), "f")
+    cupy.cuda.get_current_stream().synchronize()  # another stream reads x and w
     before = cupy.cuda.get_current_stream().ptr
     with _tensors.place(Tensor(x, "float32", "cuda")):
         assert cupy.cuda.get_current_stream().ptr == stream.ptr
