@@ -158,8 +158,8 @@ def test_examples_in_docstrings(room: str) -> None:
                 try:
                     module = importlib.import_module(name)
                 except ImportError:
-                    if name.startswith("gpuconv.judge.adapters."):
-                        continue  # the judged library is not installed
+                    if name.startswith(("gpuconv.judge.adapters.", "gpuconv.torch.")):
+                        continue  # the judged library, or PyTorch, is not installed
                     raise
                 failed, _ = doctest.testmod(module)
                 assert not failed
