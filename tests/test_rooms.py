@@ -32,7 +32,6 @@ APART = ("onnx", "dask", "compat", "cli", "judge", "testing", "torch")  # the co
 CUPY = {  # modules that use CuPy, which `import gpuconv` and the CPU do not need
     "cuda.call.device": "it is what calls the device",
     "torch._device": "CUDA tensors become CuPy arrays, on PyTorch's stream and with its allocator",
-    "torch._device": "CUDA tensors become CuPy arrays, on PyTorch's stream and with its allocator",
     "onnx.operators.form": "elementwise operators are those of the library that an array is from",
 }
 
