@@ -64,7 +64,7 @@ PACKAGES = ("cupy-cuda13x", "nvidia-cuda-nvrtc", "numpy", "onnx", "ml_dtypes")
 # Parts of the repository that tests use. All tests use the package; its parts import each other. Every other part is
 # used by the test modules whose text contains its name.
 PACKAGE = "gpuconv"
-_APART = ("judge", "testing", "dask", "compat", "torch")  # parts that the rest of the package imports only inside functions
+_APART = ("judge", "testing", "dask", "compat", "torch")  # which the rest imports only inside functions
 ROOMS = {
     PACKAGE: ("gpuconv/**/*.py", "gpuconv_*.py"),
     **{name: (f"gpuconv/{name}/**/*",) for name in _APART},

@@ -13,7 +13,7 @@ import pytest
 
 from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv.direct import bands, channels, few, rows, transpose
-from gpuconv.cuda.conv.gemm import grouped, matrix, mma, pointwise, stem
+from gpuconv.cuda.conv.gemm import grouped, interleaved, matrix, mma, pointwise, stem
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.cuda.plan import offers
@@ -83,10 +83,10 @@ EXPLAINED: list[tuple[Any, str, tuple[Any, ...]]] = [
     # what several families of convolutions refuse
     (half((1, 4, 3, 3, 3, 3), (4, 2, *TWOS), **G2), "4 spatial axes", (rows, few, bands, stem, grouped, mma)),
     (last((1, 2, 4, 4, 4, 4), (2, 1, *TWOS), **G2), "4 spatial axes; it has three", (channels,)),
-    (transposed((1, 4, *TWOS), (4, 6, *TWOS), [2] * 4), "4 spatial axes", (pointwise, matrix)),
+    (transposed((1, 4, *TWOS), (4, 6, *TWOS), [2] * 4), "4 spatial axes", (pointwise, matrix, interleaved)),
     (conv((2, 2, 8), (2, 1, 3), x_strides=(FAR, 8, 1), **G2), _64_BIT, (rows, few, bands)),
     (conv((2, 20, 6, 8), (70, 20, 1, 1), x_strides=(FAR, 48, 8, 1)), _64_BIT, (pointwise,)),
-    (transposed((1, 1, 2**26, 2), (1, 32, 2, 2), [2, 2]), _64_BIT, (pointwise,)),
+    (transposed((1, 1, 2**26, 2), (1, 32, 2, 2), [2, 2]), _64_BIT, (pointwise, interleaved)),
     (conv((2, 3, 9), (4, 3, 3), x_strides=(FAR, 9, 1)), _FAR, (stem,)),
     (half((2, 2**10, 2**10, 2**11), (1, 2**10, 1, 1)), _FAR, (mma,)),
     (conv((1, 2, 0, 8), (2, 1, 3, 3), pads=[2, 0, 2, 0], **G2), "there is nothing to sum", (rows, bands)),
@@ -145,7 +145,7 @@ EXPLAINED: list[tuple[Any, str, tuple[Any, ...]]] = [
     (transposed((8, 64, 8, 8), (64, 31, 2, 1), [2, 1], "float64"), "it has no float64", (matrix,)),
     (transposed((8, 64, 8, 8), (64, 31, 1, 3), [1, 3], "float16"), "output channels and taps of an input", (matrix,)),
     (replace(transposed(*BLOCKS, [2, 2], "float16"), y_strides=(8192, 1, 512, 32)),
-     "outputs along W are not contiguous", (matrix,)),
+     "outputs along W are not contiguous", (matrix, interleaved)),
     (transposed((8, 64, 8, 8), (64, 32, 3, 3), [2, 2], "float16"),
      f"(3, 3) taps, strides (2, 2), dilations (1, 1): {_OVERLAP}", (pointwise, matrix)),
     (transposed((1, 4, 9), (4, 6, 2), [3]), f"(2,) taps, strides (3,), dilations (1,): {_OVERLAP}",
@@ -157,6 +157,10 @@ EXPLAINED: list[tuple[Any, str, tuple[Any, ...]]] = [
     (transposed((1, 3, 5, 4), (3, 4, 2, 33), [2, 33]), "33 taps along W; it takes up to 32", (pointwise, matrix)),
     (replace(transposed((1, 20, 9, 8), (20, 6, 2, 2), [2, 2]), w_strides=(480, 4, 24, 1, 2)),
      "the taps of a channel are not contiguous in w", (pointwise, matrix)),
+    (transposed((1, 4, 9, 9), (4, 6, 3, 3), [2, 1]), "outputs of one phase are neighbours along W already",
+     (interleaved,)),
+    (transposed((1, 4, 9), (4, 6, 30), [20]), "the sums of 20 phases along W leave no room for a second",
+     (interleaved,)),
     (half((1, 64, 9, 9), (31, 64, 3, 3)), "a group has 31 output channels, less than the 32 of half a tile", (wgmma,)),
     (half((1, 64, 9, 9), (62, 32, 3, 3), **G2), "a group has 31 output channels", (wgmma,)),
     (half((1, 64, 0, 9), (64, 64, 1, 3), pads=[1, 0, 1, 0]), "there is no input to fetch", (wgmma,)),
@@ -215,7 +219,7 @@ EXPLAINED: list[tuple[Any, str, tuple[Any, ...]]] = [
     (max_pool_grad((2, 3, 2, 20), [1, 3], **NO_WINDOW), "no window meets x", (walks, scatter)),
     (average_pool_grad((2, 3, 2, 20), [1, 3], **NO_WINDOW), "no window meets x", (averages,)),
     (max_pool_grad(IMAGES, [14, 3]), "windows of 14 rows", (walks,)),
-    (average_pool_grad(IMAGES, [6, 4]), "elements that 6 rows of windows reach", (averages,)),
+    (average_pool_grad(IMAGES, [14, 3]), "elements that 14 rows of windows reach", (averages,)),
     (max_pool_grad(IMAGES, [5, 5], storage_order=1), "column-major numbers", (scatter,)),
     (max_pool_grad((2, 3, 1, 20), [1, 5], storage_order=1), "column-major numbers", (scatter,)),
     (max_pool_grad((2, 3, 909, 20), [909, 5]), "shared memory does not hold the rows of a window", (scatter,)),
@@ -223,7 +227,7 @@ EXPLAINED: list[tuple[Any, str, tuple[Any, ...]]] = [
 
 # Problems for which a family is obviously not meant: plans do not give the reason.
 PLAIN: list[tuple[Any, str, tuple[Any, ...]]] = [
-    (conv((1, 4, 9), (6, 4, 3)), "Conv has no phases", (transpose,)),
+    (conv((1, 4, 9), (6, 4, 3)), "Conv has no phases", (interleaved, transpose)),
     (conv((1, 4, 9), (6, 4, 3)), "pixels are not contiguous", (pointwise,)),
     (conv((1, 4, 9), (6, 4, 3)), "several taps", (matrix,)),
     (transposed((1, 2, 4, 4, 4), (2, 1, 2, 2, 2), [2, 2, 2]), "3 spatial axes; it has two", (transpose,)),
@@ -271,6 +275,7 @@ TAKEN: list[tuple[Any, tuple[Any, ...]]] = [
     (half(*GEMM), (matrix,)),
     (transposed(*BLOCKS, [2, 2], "float16"), (matrix, pointwise)),
     (transposed((1, 3, 5, 4), (3, 4, 2, 32), [2, 32]), (pointwise,)),
+    (transposed((1, 4, 9, 9), (4, 6, 3, 3), [2, 2]), (interleaved,)),
     (weight_grad((1, 1, 2**28 - 1), (1, 1, 1)), (weight_rows,)),
     (weight_grad((1, 1, 9), (1, 1, 2), dilations=[2**24], pads=[2**24, 0]), (weight_rows,)),
     (weight_grad((1, 2, 2**29 - 1), (1, 2, 3), strides=[2**20]), (weight_tiles,)),
@@ -282,7 +287,7 @@ TAKEN: list[tuple[Any, tuple[Any, ...]]] = [
     (pool((2, 16, 9, 16), [2, 2], last=True), (pool_channels, patches)),
     (pool((2, 3, 9, 9), [5, 5], indices=True), (pool_axis,)),
     (max_pool_grad(IMAGES, [13, 3]), (walks, scatter)),
-    (average_pool_grad(IMAGES, [5, 4]), (averages,)),
+    (average_pool_grad(IMAGES, [13, 3]), (averages,)),
 ]
 
 
@@ -383,8 +388,14 @@ CHOSEN: list[tuple[Any, str]] = [
     (conv(BLOCK, (256, 256, 3, 3)), "conv_float32_3d_128x128x16_uniform"),
     # strided ConvTranspose: kernels that write whole rows
     *(
-        (transposed(x, w, [2, 2]), "conv_transpose_depth_to_space_float32_3d_")
-        for x, w in (((8, 128, 64, 64), (128, 24, 2, 2)), ((8, 3, 64, 64), (3, 3, 2, 2)))
+        (transposed(x, w, strides, **more), f"conv_transpose_{kernel}_float32_3d_")
+        for x, w, strides, more, kernel in (
+            ((16, 32, 128, 256), (32, 16, 3, 5), [2, 3], {"dilations": [2, 1], "group": 4}, "interleaved"),
+            ((16, 32, 64, 128), (32, 64, 3, 3), [5, 5], {"dilations": [2, 2]}, "interleaved"),
+            ((16, 32, 131072), (32, 64, 3), [2], {"dilations": [2]}, "interleaved"),
+            ((8, 128, 64, 64), (128, 24, 2, 2), [2, 2], {}, "depth_to_space"),
+            ((8, 3, 64, 64), (3, 3, 2, 2), [2, 2], {}, "depth_to_space"),
+        )
     ),
 ]  # fmt: skip
 

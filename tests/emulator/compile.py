@@ -21,7 +21,7 @@ KERNELS = Path(__file__).parent / "kernels"
 # whose instructions they count. The other kernels get one of their architectures by `turn`.
 # tests/kernels/test_specimens.py covers the instruction that differs on older architectures.
 _IS_READ = re.compile(
-    r"conv_(transpose_)?[a-z]+\d+_3d_\d+x\d+x\d+(_uniform)?"
+    r"conv_(transpose_(interleaved_)?)?[a-z]+\d+_3d_\d+x\d+x\d+(_uniform)?"
     r"|conv_float\d+_3d_(mma|tf32|3xtf32)_.+|conv_bfloat16_3d_mma_128x128x64_vector"
     r"|conv_transpose_float(16|64)_3d_mma_.+"
     r"|conv_(bands|few|grouped|matrix|pointwise|stem|tap_rows)_.+|conv_transpose_(depth_to_space|depthwise|matrix|phase_rows)_.+"

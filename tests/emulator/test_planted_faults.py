@@ -116,6 +116,8 @@ FAULTS = (
           "uninitialised shared memory read", "rows[i] = *reinterpret_cast<const Vector*>"),
     Fault("a variable is too small", PACK, "square[kSquare][kSquare + 1]", "square[kSquare - 1][kSquare + 1]", GEMM,
           "outside every variable", "square[i][along] = found"),
+    Fault("more is filled than there is", "conv/gemm/interleaved.cu", "if (threadIdx.x >= phases.divisor) return;",
+          "", of(convolutions.INTERLEAVED, "float32_3d_64x64x16"), "shared memory out of bounds", "taps."),
     Fault("sums are made again before all are there", WHOLE_TILE, SOUND, SOUND.replace("__syncthreads_and", ""), TAPS,
           "shared memory race: read after write", "sound<Multiplier>(target)"),
     Fault("sums are read before they are made again", WHOLE_TILE, MADE, MADE.replace("__syncthreads();", ""), TAPS,

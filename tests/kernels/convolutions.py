@@ -91,6 +91,8 @@ SPLIT_PHASES = (
          **_TRANSPOSE_2D),
     conv("conv_transpose_float64_3d_mma_64x64x16_scalar_split", (2, 40, 4, 5, 7), (40, 140, 3, 2, 2), layout="reversed",
          group=2, kinds=INFINITE_INPUTS, **_TRANSPOSE_3D),
+    conv("conv_transpose_float64_3d_mma_64x64x16_vector_split", (1, 34, 9, 31), (34, 140, 3, 4), layout="channels last",
+         **_TRANSPOSE_2D),
     conv("conv_transpose_float64_3d_mma_16x128x16_vector_split", (2, 18, 9, 23), (18, 35, 3, 4), layout="channels last",
          kinds=INFINITE_WEIGHTS, **_TRANSPOSE_2D),
     conv("conv_transpose_float64_3d_mma_16x128x16_scalar_split", (2, 20, 4, 5, 9), (20, 37, 3, 2, 2), layout="reversed",
@@ -169,7 +171,8 @@ MATRIX = (
          layout="channels last", kinds=INFINITE_INPUTS),
     conv("conv_matrix_float16_3d_mma_64x64x64_channels", (2, 72, 7, 11), (140, 72, 1, 1), pads=[1, 0, 2, 1],
          layout="channels last", kinds=INFINITE_WEIGHTS),
-    conv("conv_matrix_float32_3d_tf32_64x64x32_pixels", (3, 72, 143), (280, 36, 1), group=2, out="reversed"),
+    conv("conv_matrix_float32_3d_tf32_64x128x32_pixels", (2, 36, 13, 12), (300, 36, 1, 1), kinds=INFINITE_WEIGHTS),
+    conv("conv_matrix_float32_3d_tf32_64x128x32_pixels", (3, 72, 143), (280, 36, 1), group=2, out="reversed"),
     conv("conv_matrix_float32_3d_tf32_64x64x32_pixels", (3, 40, 10, 13), (140, 40, 1, 1), kinds=INFINITE_INPUTS),
     conv("conv_matrix_float32_3d_3xtf32_64x64x32_pixels", (3, 36, 9, 14), (300, 36, 1, 1), kinds=INFINITE_INPUTS),
     conv("conv_matrix_float32_3d_3xtf32_64x64x32_pixels", (2, 40, 12, 12), (140, 40, 1, 1), kinds=INFINITE_WEIGHTS),
@@ -190,6 +193,23 @@ TRANSPOSED = (
          layout="channels last"),
     conv("conv_transpose_bfloat16_4d_64x64x16_wide", (2, 5, 7, 11), (5, 140, 3, 13), kinds=INFINITE_WEIGHTS,
          out="reversed", **_TRANSPOSE_2D),
+)  # fmt: skip
+# A stride along W of 3 and of 2, and a first phase along W without any tap.
+INTERLEAVED = (
+    conv("conv_transpose_interleaved_float32_3d_64x128x16_uniform", (2, 48, 9, 17), (48, 140, 3, 4), **_TRANSPOSE_2D),
+    conv("conv_transpose_interleaved_float32_3d_64x64x16_uniform", (2, 48, 9, 17), (48, 140, 3, 4), **_TRANSPOSE_2D),
+    conv("conv_transpose_interleaved_float32_3d_16x128x8_uniform", (2, 16, 9, 16), (16, 40, 4, 7), group=2,
+         kinds=INFINITE_WEIGHTS, layout="reversed", **_TRANSPOSE_2D),
+    conv("conv_transpose_interleaved_float16_3d_16x128x8", (2, 9, 8, 17), (9, 37, 5, 6), kinds=INFINITE_INPUTS,
+         layout="fortran", **_TRANSPOSE_SHARED),
+    conv("conv_transpose_interleaved_float16_3d_64x64x16", (1, 32, 7, 10), (32, 130, 5, 4), group=2, layout="strided",
+         kinds=INFINITE_WEIGHTS, **_TRANSPOSE_SHARED),
+    conv("conv_transpose_interleaved_float64_3d_64x64x16", (2, 13, 75), (13, 137, 6), bias=False, strides=[2],
+         pads=[2, 3], dilations=[3], kinds=INFINITE_WEIGHTS),
+    conv("conv_transpose_interleaved_float64_3d_16x128x16", (1, 7, 5, 9, 8), (7, 37, 3, 2, 3), strides=[3, 1, 2],
+         pads=[1, 0, 2, 0, 1, 1], dilations=[2, 3, 1], kinds=INFINITE_INPUTS, layout="reversed"),
+    conv("conv_transpose_interleaved_bfloat16_3d_64x64x16", (2, 48, 70), (48, 130, 7), strides=[2], pads=[2, 3],
+         dilations=[3], kinds=INFINITE_WEIGHTS),
 )  # fmt: skip
 DISJOINT = (
     conv("conv_transpose_depth_to_space_float32_3d_64x64x16", (2, 53, 11, 17), (53, 30, 2, 3), strides=[2, 3],
@@ -336,6 +356,10 @@ TENSOR = (
          out="channels last", **_CONV_2D),
     conv("conv_bfloat16_3d_mma_64x64x32_scalar", (2, 33, 150), (140, 33, 5), strides=[2], pads=[3, 2], dilations=[3],
          kinds=INFINITE_WEIGHTS, bias=False),
+    conv("conv_bfloat16_3d_mma_16x128x64_vector", (3, 16, 300), (40, 16, 4), strides=[2], pads=[3, 2], dilations=[2],
+         layout="channels last", kinds=INFINITE_INPUTS),
+    conv("conv_bfloat16_3d_mma_64x256x64_vector", (2, 72, 21, 38), (140, 72, 2, 3), layout="channels last",
+         kinds=INFINITE_INPUTS, **_CONV_2D),
     conv("conv_float16_3d_mma_64x256x64_chunks", (2, 24, 21, 38), (140, 24, 3, 2), layout="channels last",
          kinds=INFINITE_WEIGHTS, **_CONV_2D),
     conv("conv_bfloat16_3d_mma_32x256x64_vector", (2, 72, 21, 38), (70, 72, 2, 3), layout="channels last",
@@ -352,6 +376,8 @@ TENSOR = (
          kinds=INFINITE_WEIGHTS, **_CONV_3D),
     conv("conv_float16_3d_mma_16x128x64_chunks", (3, 16, 300), (40, 16, 14), strides=[2], pads=[3, 2], dilations=[2],
          layout="channels last", kinds=INFINITE_INPUTS),
+    conv("conv_float32_3d_tf32_64x64x32_chunks", (2, 3, 26, 96), (140, 3, 5, 16), strides=[2, 4], pads=[2, 8, 3, 4],
+         dilations=[3, 1], kinds=INFINITE_WEIGHTS),
     conv("conv_float32_3d_tf32_128x128x16_scalar", (2, 21, 18, 26), (300, 21, 3, 2), layout="fortran",
          kinds=INFINITE_INPUTS, **_CONV_2D_TURNED),
     conv("conv_float32_3d_tf32_64x64x32_vector", (2, 36, 9, 23), (140, 36, 2, 3), layout="channels last",
@@ -414,7 +440,7 @@ STEMS = (
          dilations=[1, 2], layout="channels last", out="fortran"),
     conv("conv_stem_bfloat16_3d_mma_64x256", (2, 3, 41, 88), (136, 3, 5, 7), strides=[1, 2], pads=[2, 3, 1, 2],
          dilations=[2, 1], kinds=INFINITE_WEIGHTS),
-    conv("conv_stem_float16_3d_mma_64x256", (2, 3, 31, 56), (72, 3, 4, 3), strides=[2, 1], pads=[1, 2, 0, 1],
+    conv("conv_stem_float16_3d_mma_32x256", (2, 3, 31, 56), (72, 3, 4, 3), strides=[2, 1], pads=[1, 2, 0, 1],
          dilations=[2, 1], layout="channels last", out="channels last", kinds=INFINITE_INPUTS),
     conv("conv_stem_float16_3d_mma_64x256", (2, 2, 1700), (264, 1, 10), group=2, strides=[5], pads=[7, 2]),
     conv("conv_stem_float32_3d_tf32_64x256", (2, 3, 5, 15, 40), (136, 3, 2, 4, 3), strides=[2, 1, 1],
@@ -423,7 +449,7 @@ STEMS = (
          dilations=[2, 3], layout="strided", kinds=INFINITE_INPUTS),
 )  # fmt: skip
 
-GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *DISJOINT)
+GEMMS = (*CONVS, *SPLIT, *SPLIT_PHASES, *FEW, *POINTWISE, *TRANSPOSED, *INTERLEAVED, *DISJOINT)
 CONVOLUTIONS: tuple[Forward, ...] = (
     *(*GEMMS, *BANDS, *GROUPED, *TENSOR, *MATRIX),
     *(*DISJOINT_TENSOR, *PHASE_ROWS, *TAP_ROWS, *DIRECT, *STEMS, *CHANNELS, *DEPTHWISE_TRANSPOSED),

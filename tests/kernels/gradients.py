@@ -539,6 +539,7 @@ WALKS = (
                   pads=[1, 2, 1, 0]),
     max_pool_grad("max_pool_grad_float16_3d_walks_3x1", (2, 3, 7, 15, 38), layout="off the vectors",
                   kernel_shape=[1, 2, 3], pads=[0, 1, 2, 0, 1, 2]),
+    max_pool_grad("max_pool_grad_float64_3d_walks_1x1", (3, 7, 250), kernel_shape=[3], strides=[3], pads=[1, 2]),
     max_pool_grad("max_pool_grad_float32_3d_walks_5xany", (3, 5, 29, 43), layout="reversed", kernel_shape=[5, 4],
                   strides=[3, 1], pads=[1, 3, 4, 2]),
     max_pool_grad("max_pool_grad_float16_3d_walks_13xany", (3, 7, 38, 23), kernel_shape=[11, 9], pads=[5, 4, 6, 2]),
@@ -612,6 +613,8 @@ AVERAGE_WALKS = (
                       strides=(2, 1, 2), pads=(2, 3, 2, 2, 3, 2)),
     average_pool_grad("average_pool_grad_bfloat16_3d_walks_5xany", (9, 75, 40), layout="channels last",
                       kernel_shape=(9,), strides=(2,), pads=(3, 4)),
+    average_pool_grad("average_pool_grad_float64_3d_walks_13xany", (3, 31, 16, 9), kernel_shape=(13, 3),
+                      pads=(6, 1, 6, 1)),
 )  # fmt: skip
 PLANES = (
     Plane("average_pool_float32_3d_planes_8", (3, 33, 9, 7), "contiguous"),

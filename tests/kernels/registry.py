@@ -59,7 +59,7 @@ _PACKING = ("conv/gemm/pack_weights.cu", "conv/gemm/pack_fragments.cu")
 # Sources whose kernels are launched before or after a source's kernels.
 _BESIDES = {
     **dict.fromkeys(("conv/gemm/conv.cu", "conv/gemm/conv_transpose.cu", "conv/gemm/split.cu"), _PACKING),
-    **dict.fromkeys(("conv/gemm/split_transpose.cu", "conv/gemm/stem.cu"), _PACKING),
+    **dict.fromkeys(("conv/gemm/split_transpose.cu", "conv/gemm/interleaved.cu", "conv/gemm/stem.cu"), _PACKING),
     **dict.fromkeys(("conv/gemm/depth_to_space.cu", "conv/gemm/phase_rows.cu", "conv/gemm/tap_rows.cu"), _PACKING),
     **{f"conv/wgmma/{name}.cu": ("passes/channels_last.cu",) for name in ("slices", "strips", "pixels")},
     **{f"weight_grad/{name}.cu": ("passes/add_up.cu",) for name in ("plain", "few", "rows", "tiles")},

@@ -11,6 +11,7 @@ from gpuconv.cuda.conv.direct import bands
 from gpuconv.cuda.conv.direct import rows as rows_plan
 from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import ffma, fragments, matrix, mma, mma_tile, pointwise
+from gpuconv.cuda.conv.gemm import interleaved as interleaved_plan
 from gpuconv.cuda.conv.wgmma import tiles as wgmma_tiles
 from gpuconv.cuda.variants import all_variants
 from gpuconv.rules import dtypes
@@ -22,6 +23,7 @@ from tests.kernels.convolutions import (
     DISJOINT,
     DISJOINT_TENSOR,
     GEMMS,
+    INTERLEAVED,
     MATRIX,
     PHASE_ROWS,
     POINTWISE,
@@ -233,6 +235,12 @@ def test_every_tile_whose_filters_have_several_rows_is_there() -> None:
 
 
 def test_every_tile_that_writes_whole_rows_is_there_and_every_dtype() -> None:
-    forms = [form[1:] for form in pointwise.forms() if form[0] == "conv_transpose"]
-    assert {str(tile) for _, tile in forms} == {one.kernel.split("_3d_")[1] for one in DISJOINT}
-    assert {str(one.dtype) for one in DISJOINT} == {dtype for dtype, _ in forms}
+    interleaved, disjoint = (
+        list(interleaved_plan.forms()),
+        [form[1:] for form in pointwise.forms() if form[0] == "conv_transpose"],
+    )
+    tiles = {f"{tile}{'_uniform' if uniform else ''}" for _, tile, uniform in interleaved}
+    assert tiles == {one.kernel.split("_3d_")[1] for one in INTERLEAVED}
+    assert {str(tile) for _, tile in disjoint} == {one.kernel.split("_3d_")[1] for one in DISJOINT}
+    for found, forms in ((INTERLEAVED, interleaved), (DISJOINT, disjoint)):
+        assert {str(one.dtype) for one in found} == {form[0] for form in forms}

@@ -26,6 +26,7 @@ from gpuconv.cuda.conv.gemm import (
     ffma,
     fragments,
     grouped,
+    interleaved,
     matrix,
     mma,
     mma_tile,
@@ -138,7 +139,7 @@ def gemms() -> Iterator[Case]:
 
 def tensor_cores() -> Iterator[Case]:
     for (dtype, precision), arithmetic in fragments.ARITHMETICS.items():
-        for tile, form in mma_tile.of_filters(arithmetic, "conv"):
+        for tile, form in mma_tile.kernels(arithmetic):
             own = {"rowwise": 5, "chunks": form.block_k * 3 // 2, "halves": 12}
             c = own.get(form.gather, form.block_k)
             name = mma.variant("conv", dtype, precision, tile, form).name
@@ -175,11 +176,14 @@ def whole_rows() -> Iterator[Case]:
     Shared memory: no number of banks divides evenly among three phases (counted: 1.14); tensor cores leave sums in
     pairs, in separate rows (1.36). Stores: counted 1.11.
     """
-    kernels = [(pointwise.variant(*form).name, form[2]) for form in pointwise.forms() if len(form[0]) > 4]
-    kernels += [(matrix.variant(*form).name, form[3]) for form in matrix.forms() if form[2] == "depth_to_space"]
-    for (name, tile), stride in product(kernels, (2, 3)):
-        attributes = {"strides": (2, stride), "pads": (0, 0, 0, 0)}
-        problem = _conv((2, 16, 5, 32), (16, tile.block_m, 2, stride), "conv_transpose", **attributes)
+    kernels = [(interleaved.variant(*form).name, form[1], False) for form in interleaved.forms()]
+    kernels += [(pointwise.variant(*form).name, form[2], True) for form in pointwise.forms() if len(form[0]) > 4]
+    kernels += [(matrix.variant(*form).name, form[3], True) for form in matrix.forms() if form[2] == "depth_to_space"]
+    for (name, tile, disjoint), stride in product(kernels, (2, 3)):
+        c = 5 if name.endswith(("x16", "x8")) and not disjoint else 16
+        taps = (2, stride) if disjoint else (3, stride + 1)
+        attributes = {"strides": (2, stride), "pads": (0, 0, 0, taps[1] - stride)}
+        problem = _conv((2, c, 5, 32), (c, tile.block_m, *taps), "conv_transpose", **attributes)
         yield Case(name, problem, 1, 1.12, 1.4 if "_matrix_" in name else 1.16)
 
 
@@ -243,11 +247,10 @@ def groups() -> Iterator[Case]:
 
     Shared memory: counted 1.41.
     """
-    forms = [form for form in grouped.forms() if form[0] == "conv"]
-    for (operator, dtype, precision, form), layout in product(forms, ("NCHW", "NHWC")):
+    for (dtype, precision, form), layout in product(grouped.forms(), ("NCHW", "NHWC")):
         filters, c = 2 * form.block_m, min(form.block_m, 32)
         problem = _conv((2, filters, 8, 32), (filters, c, 3, 3), group=filters // c, **_FLAT)
-        name = grouped.variant(operator, dtype, precision, form).name
+        name = grouped.variant("conv", dtype, precision, form).name
         yield Case(name, problem, 9, 2 if layout == "NCHW" else 1.3, 1.45, layout=layout)
 
 
@@ -360,6 +363,7 @@ def test_pools_along_an_axis_read_neighbours_and_write_whole_sectors(
 # Kernel, window, stride, pad, layout, x; rows of 14 or 40 elements are not all aligned to sectors.
 _POOL_GRADS = (
     ("3d", 3, 2, 1, "NCHW", (2, 3, 9, 40)),
+    ("3d_walks_1x1", 1, 1, 0, "NCHW", _ROWS),
     *((f"3d_walks_{k}x{s}", k, s, pad, "NCHW", _ROWS) for k, s, pad in ((2, 2, 0), (3, 2, 1), (3, 1, 1))),
     *((f"3d_walks_{k}x{s}", k, s, pad, "NHWC", (2, 12, 14, 64)) for k, s, pad in ((2, 2, 0), (3, 2, 1), (3, 1, 1))),
     ("3d_walks_5xany", 3, 3, 0, "NHWC", (2, 12, 14, 64)),

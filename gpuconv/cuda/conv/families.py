@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import bands, channels, few, rows, transpose
-from gpuconv.cuda.conv.gemm import ffma, grouped, matrix, mma, pointwise, stem
+from gpuconv.cuda.conv.gemm import ffma, grouped, interleaved, matrix, mma, pointwise, stem
 from gpuconv.cuda.conv.wgmma import family as wgmma
 from gpuconv.cuda.plan import Candidate, Family, Limits, Plan, offers
 from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
@@ -18,7 +18,7 @@ from gpuconv.rules.geometry import ConvGeometry, ConvTransposeGeometry, Ints
 # On a tie, the family listed first wins. The first one, FFMA, accepts every problem, so there is always a plan.
 FAMILIES: tuple[Family, ...] = (
     *(ffma, mma, wgmma, rows, channels, few, bands),
-    *(pointwise, matrix, transpose, grouped, stem),
+    *(pointwise, matrix, interleaved, transpose, grouped, stem),
 )
 
 

@@ -21,7 +21,7 @@ from gpuconv.cuda.conv import families as conv_families
 from gpuconv.cuda.conv import problem as correlation
 from gpuconv.cuda.conv.direct import channels as channels_plan
 from gpuconv.cuda.conv.direct import few, rows, transpose
-from gpuconv.cuda.conv.gemm import ffma, grouped, mma, stem
+from gpuconv.cuda.conv.gemm import ffma, grouped, interleaved, mma, stem
 from gpuconv.cuda.plan import launch as launches
 from gpuconv.cuda.plan.launch import Launch
 from gpuconv.cuda.plan.limits import Limits, representative
@@ -121,14 +121,15 @@ def test_a_block_may_have_all_shared_memory_that_there_is_and_no_more(family: Mo
     assert (tried == 0) == (family in WITHOUT), family
 
 
-def test_stem_wants_two_blocks_on_a_multiprocessor() -> None:
+@pytest.mark.parametrize("family", [stem, interleaved], ids=["stem", "interleaved"])
+def test_some_families_want_two_blocks_on_a_multiprocessor(family: ModuleType) -> None:
     """The system reserves 1 KiB of shared memory per block."""
-    for one in FAMILIES[stem]:
-        launch = planned(stem, one)
+    for one in FAMILIES[family]:
+        launch = planned(family, one)
         assert launch is not None
         room = 2 * (launch.shared_bytes + 1024)
-        assert planned(stem, one, replace(HOPPER, shared_bytes_per_multiprocessor=room)) == launch
-        less = planned(stem, one, replace(HOPPER, shared_bytes_per_multiprocessor=room - 1))
+        assert planned(family, one, replace(HOPPER, shared_bytes_per_multiprocessor=room)) == launch
+        less = planned(family, one, replace(HOPPER, shared_bytes_per_multiprocessor=room - 1))
         assert less is None or less.shared_bytes < launch.shared_bytes, one
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -51,7 +50,7 @@ def works(problem: Problem, arithmetic: fragments.Arithmetic) -> Iterator[Groupe
     turned = lifted.with_axes(sorted(lifted.axes, key=lambda axis: axis.columns == 1 and axis.taps == 1))
     most = min(problem.group, _MOST_CHANNELS // problem.channels)
     shares = [share for share in range(1, most + 1) if problem.group % share == 0]
-    for form in grouped_tile.forms(arithmetic, problem.operator):
+    for form in grouped_tile.forms(arithmetic):
         divisions = (GroupedWork(turned, arithmetic, form, share) for share in shares)
         yield min(divisions, key=lambda work: (work.fragments, -work.joined_groups))
 
@@ -165,14 +164,15 @@ def variant(operator: str, dtype: str, precision: str, form: GroupedForm) -> Var
     )
 
 
-def forms() -> Iterator[tuple[str, str, str, GroupedForm]]:
-    """Yield (operator, dtype, precision, form) of every kernel variant."""
-    for (dtype, precision), operator in product(FACTORS, _KERNELS):
-        for form in grouped_tile.forms(fragments.ARITHMETICS[dtype, precision], operator):
-            yield operator, dtype, precision, form
+def forms() -> Iterator[tuple[str, str, GroupedForm]]:
+    """Yield (dtype, precision, form) of every kernel variant."""
+    for dtype, precision in FACTORS:
+        for form in grouped_tile.forms(fragments.ARITHMETICS[dtype, precision]):
+            yield dtype, precision, form
 
 
 def variants() -> Iterator[Variant]:
     """Yield every kernel variant of this family."""
-    for form in forms():
-        yield variant(*form)
+    for dtype, precision, form in forms():
+        for operator in ("conv", "conv_transpose"):
+            yield variant(operator, dtype, precision, form)

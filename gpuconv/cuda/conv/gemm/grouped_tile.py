@@ -51,13 +51,9 @@ class GroupedForm:
 _FORMS = (GroupedForm(16, 64, 8, 2), GroupedForm(32, 64, 8, 2))
 
 
-def forms(arithmetic: Arithmetic, operator: str) -> tuple[GroupedForm, ...]:
-    """Return the forms for an arithmetic; weights in two parts leave registers for the small one only.
-
-    ConvTranspose by TF32 has only the small one too: the large one is hardly ever faster.
-    """
-    small = arithmetic.parts == 2 or (operator == "conv_transpose" and arithmetic.label == "tf32")
-    return _FORMS[:1] if small else _FORMS
+def forms(arithmetic: Arithmetic) -> tuple[GroupedForm, ...]:
+    """Return the forms for an arithmetic; weights in two parts leave registers for the small one only."""
+    return _FORMS if arithmetic.parts == 1 else _FORMS[:1]
 
 
 @dataclass(frozen=True)

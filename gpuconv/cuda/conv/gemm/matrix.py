@@ -144,7 +144,7 @@ TILES: Mapping[str, Mapping[str, tuple[MatrixTile, ...]]] = {  # form → arithm
     "pixels": {
         "HalfProducts": _HALF,
         "Bfloat16Products": _HALF,
-        "Tf32Products": (MatrixTile(64, 64, 32, 32, 4, 3, 7.3, 0.3),),
+        "Tf32Products": (MatrixTile(64, 128, 32, 64, 4, 2, 5, 0.28), MatrixTile(64, 64, 32, 32, 4, 3, 7.3, 0.3)),
         "Tf32x3Products": (MatrixTile(64, 64, 32, 32, 3, 3, 3.8, 0.1),),
     },
     "channels": {"HalfProducts": _CHANNELS, "Bfloat16Products": _CHANNELS},

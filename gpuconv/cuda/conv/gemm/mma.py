@@ -19,7 +19,7 @@ from gpuconv.cuda.conv.gemm import base as gemm_base
 from gpuconv.cuda.conv.gemm import copies, filter_rows, fragments, mma_tile, runs, split
 from gpuconv.cuda.conv.gemm.filter_rows import FilterRows
 from gpuconv.cuda.conv.gemm.fragments import ARITHMETICS
-from gpuconv.cuda.conv.gemm.mma_tile import MmaForm, MmaTile, divisible
+from gpuconv.cuda.conv.gemm.mma_tile import MmaForm, MmaTile, divisible, kernels
 from gpuconv.cuda.conv.gemm.runs import Runs
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import RANK, Candidate, Launch, Limits, Offer, Plan, Refusal, Space, model, nonempty
@@ -40,7 +40,7 @@ def _accepts(problem: Problem, form: MmaForm) -> bool:
         return True
     if form.rowwise:
         few = form.entries(problem.rows, problem.itemsize) <= _TABLE_ROWS and problem.channels % form.block_k != 0
-        if not few:
+        if not few or problem.operator != "conv":
             return False
     return not form.copied or fragments.has_chunks(problem, form.copied)
 
@@ -103,8 +103,8 @@ def _offers(problem: Problem, divided: _Divided, limits: Limits) -> Iterator[Off
 
 def _tilings(problem: Problem) -> list[_Tiling]:
     """Return every (tile, form) that accepts the problem, with the problem as that form reads it."""
-    lifted, pairs = problem.lifted, mma_tile.of_filters(fragments.arithmetic(problem), problem.operator)
-    views = ((tile, form, _as_seen(lifted, tile, form)) for tile, form in pairs)
+    lifted = problem.lifted
+    views = ((tile, form, _as_seen(lifted, tile, form)) for tile, form in kernels(fragments.arithmetic(problem)))
     return [(tile, form, seen) for tile, form, seen in views if seen is not None]
 
 
@@ -305,8 +305,10 @@ def variants() -> Iterator[Variant]:
     """Yield every kernel variant of this family."""
     for (dtype, precision), arithmetic in ARITHMETICS.items():
         yield fragments.packing_variant(dtype, precision)
+        for tile, form in kernels(arithmetic):
+            yield variant("conv", dtype, precision, tile, form)
+            if not form.rowwise:
+                yield variant("conv_transpose", dtype, precision, tile, form)
         for operator in _ROWS_KERNELS:
-            for tile, form in mma_tile.of_filters(arithmetic, operator):
-                yield variant(operator, dtype, precision, tile, form)
             for tile, form in mma_tile.of_rows(arithmetic, operator):
                 yield rows_variant(operator, dtype, precision, tile, form)

@@ -28,8 +28,6 @@ class MmaForm:
     block_k: int  # rows of K per slice
     stages: int  # pipeline stages: slices in shared memory
     issued: float  # main-loop instructions of a warp per mma instruction
-    # operators of the kernels with one GEMM row per filter; those with several are in _WITH_ROWS
-    operators: tuple[str, ...] = ("conv", "conv_transpose")
 
     @property
     def rowwise(self) -> bool:
@@ -53,58 +51,55 @@ class MmaTile(WarpTile):
     forms: tuple[MmaForm, ...]
 
 
-_CONV, _TRANSPOSE = ("conv",), ("conv_transpose",)
 _SQUARE_OF_HALF = (
     MmaForm("vector", 64, 3, 2.9),
-    MmaForm("chunks", 64, 3, 4.0, _CONV),
-    MmaForm("halves", 64, 3, 5.1, _CONV),
+    MmaForm("chunks", 64, 3, 4.0),
+    MmaForm("halves", 64, 3, 5.1),
     MmaForm("scalar", 32, 4, 6.4),
-    MmaForm("rowwise", 32, 4, 16.0, _CONV),
+    MmaForm("rowwise", 32, 4, 16.0),
 )
-_FLAT_OF_HALF = (
-    MmaForm("vector", 64, 3, 5.2, _TRANSPOSE),
-    MmaForm("chunks", 64, 3, 8.8, _CONV),
-    MmaForm("scalar", 32, 4, 17.0),
-)
+_FLAT_OF_HALF = (MmaForm("vector", 64, 3, 5.2), MmaForm("chunks", 64, 3, 8.8), MmaForm("scalar", 32, 4, 17.0))
 # 64 × 256 tiles: two stages and the pixel table take 84 KiB, for 16-bit and 32-bit elements. That allows two blocks per
 # SM with 228 KiB of shared memory, and one with 164 or 100 KiB. (Two in 164 KiB would need a pixel table of 4 instead
 # of 16 bytes per pixel.) Registers would allow two. Slices of half the depth would fit twice into 100 KiB, but need a
 # barrier for half as many products.
 _HALF = (
     MmaTile(128, 128, 64, 64, 2, (MmaForm("vector", 64, 2, 1.7), MmaForm("scalar", 32, 3, 3.1))),
-    MmaTile(64, 256, 64, 64, 2, (MmaForm("vector", 64, 2, 1.8, _TRANSPOSE), MmaForm("chunks", 64, 2, 2.7, _CONV))),
-    MmaTile(32, 256, 32, 64, 2, (MmaForm("vector", 64, 2, 2.6), MmaForm("chunks", 64, 2, 4.2, _CONV))),
+    MmaTile(64, 256, 64, 64, 2, (MmaForm("vector", 64, 2, 1.8), MmaForm("chunks", 64, 2, 2.7))),
+    MmaTile(32, 256, 32, 64, 2, (MmaForm("vector", 64, 2, 2.6), MmaForm("chunks", 64, 2, 4.2))),
     MmaTile(64, 64, 32, 32, 4, _SQUARE_OF_HALF),
     MmaTile(16, 128, 16, 32, 4, _FLAT_OF_HALF),
 )
 _SQUARE_OF_SINGLE = (
     MmaForm("vector", 32, 3, 4.9),
+    MmaForm("chunks", 32, 3, 6.0),
     MmaForm("scalar", 16, 4, 6.7),
-    MmaForm("rowwise", 16, 4, 11.2, _CONV),
+    MmaForm("rowwise", 16, 4, 11.2),
 )
-_FLAT_OF_SINGLE = (MmaForm("vector", 32, 3, 9.3, _TRANSPOSE), MmaForm("scalar", 16, 4, 14.9))
+_FLAT_OF_SINGLE = (MmaForm("vector", 32, 3, 9.3), MmaForm("chunks", 32, 3, 12.9), MmaForm("scalar", 16, 4, 14.9))
 _SINGLE = (
     MmaTile(128, 128, 64, 64, 2, (MmaForm("scalar", 16, 3, 3.3),)),
     MmaTile(64, 256, 64, 64, 2, (MmaForm("vector", 32, 2, 2.8),)),
-    MmaTile(32, 256, 32, 64, 2, (MmaForm("vector", 32, 2, 4.6), MmaForm("chunks", 32, 2, 6.2, _CONV))),
+    MmaTile(32, 256, 32, 64, 2, (MmaForm("vector", 32, 2, 4.6), MmaForm("chunks", 32, 2, 6.2))),
     MmaTile(64, 64, 32, 32, 4, _SQUARE_OF_SINGLE),
     MmaTile(16, 128, 16, 32, 4, _FLAT_OF_SINGLE),
 )
 _SQUARE_OF_SPLIT = (
     MmaForm("vector", 16, 4, 3.2),
+    MmaForm("chunks", 16, 4, 3.5),
     MmaForm("scalar", 16, 4, 3.4),
-    MmaForm("rowwise", 16, 4, 4.8, _CONV),
+    MmaForm("rowwise", 16, 4, 4.8),
 )
-_FLAT_OF_SPLIT = (MmaForm("vector", 16, 4, 5.4), MmaForm("chunks", 16, 4, 6.5, _CONV), MmaForm("scalar", 16, 4, 6.1))
+_FLAT_OF_SPLIT = (MmaForm("vector", 16, 4, 5.4), MmaForm("chunks", 16, 4, 6.5), MmaForm("scalar", 16, 4, 6.1))
 _SPLIT = (
     MmaTile(128, 128, 64, 64, 2, (MmaForm("scalar", 16, 3, 2.0),)),
     MmaTile(64, 64, 32, 32, 3, _SQUARE_OF_SPLIT),
     MmaTile(16, 128, 16, 32, 4, _FLAT_OF_SPLIT),
 )
 _SQUARE_OF_DOUBLE = (
-    MmaForm("vector", 16, 3, 13.1, _CONV),
+    MmaForm("vector", 16, 3, 13.1),
     MmaForm("scalar", 16, 3, 16.5),
-    MmaForm("rowwise", 16, 3, 25.5, _CONV),
+    MmaForm("rowwise", 16, 3, 25.5),
 )
 _FLAT_OF_DOUBLE = (MmaForm("vector", 16, 3, 22.5), MmaForm("scalar", 16, 3, 30.5))
 _DOUBLE = (MmaTile(64, 64, 32, 32, 3, _SQUARE_OF_DOUBLE), MmaTile(16, 128, 16, 32, 4, _FLAT_OF_DOUBLE))
@@ -137,11 +132,6 @@ _WITH_ROWS: Mapping[str, _Forms] = {
         "DoubleProducts": (_SINGLE_SQUARE,),
     },
 }
-
-
-def of_filters(arithmetic: Arithmetic, operator: str) -> Iterator[tuple[MmaTile, MmaForm]]:
-    """Yield the (tile, form) pairs instantiated with one GEMM row per filter, for this operator."""
-    return ((tile, form) for tile, form in kernels(arithmetic) if operator in form.operators)
 
 
 def of_rows(arithmetic: Arithmetic, operator: str) -> Iterator[tuple[MmaTile, MmaForm]]:

@@ -77,18 +77,13 @@ def _mma(dtype: str, precision: str, arithmetic: fragments.Arithmetic, block_m: 
     )
 
 
-def _block_rows(precision: str) -> Ints:
-    """Return the block heights of tensor-core kernels: 64 for 16-bit types, 64 and 32 for TF32, 32 for 3xTF32."""
-    return {"tf32": (64, 32), "3xtf32": (32,)}.get(precision, (64,))
-
-
 KERNELS = (
-    *(_ffma(chunk) for chunk in (7, 5, 3, 1)),
+    *(_ffma(chunk) for chunk in (11, 7, 5, 3, 1)),
     *(
         _mma(dtype, precision, arithmetic, block_m)
         for (dtype, precision), arithmetic in fragments.ARITHMETICS.items()
         if dtype != "float64"
-        for block_m in _block_rows(precision)
+        for block_m in ((64, 32) if arithmetic.parts == 1 else (32,))
     ),
 )
 

@@ -85,7 +85,7 @@ def _fits_strip(columns: WalkView, form: Strip) -> bool:
 
 
 # The first form that fits is used.
-_FORMS = (Form(1, 0, 1, 1), Form(5, 0, 1, 0))
+_FORMS = (Form(1, 0, 1, 1), Form(5, 0, 1, 0), Form(13, 0, 1, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def variant(dtype: str, form: Form) -> Variant:
         blocks = (4, 3, 2)[(many > 16) + (many > 20)] // (1 + wide)
     else:
         label, sizes = f"walks_{form.rows}x{form.across or 'any'}", (form.rows, form.across)
-        blocks = 4 - wide  # 64 registers; 80 with 64-bit sums
+        blocks = 4 - wide * (2 if form.rows > 5 else 1)  # 64 registers; 80 with 64-bit sums, 128 with many of them
     kernel = _KERNELS[isinstance(form, Strip)]
     return kernel.over(dtype, 3, label, types=types(dtype), sizes=sizes, blocks_per_sm=blocks)
 

@@ -65,6 +65,7 @@ class WalkForm(Form):
 
 # The first form that fits is used.
 _FORMS = (
+    WalkForm(1, 1, 1, 1, 200, (26, 18, 19)),
     WalkForm(2, 2, 2, 1, 200, (46, 37, 41)),
     WalkForm(3, 2, 2, 2, 240, (83, 70, 103)),
     WalkForm(3, 1, 2, 4, 260, (125, 108, 152)),

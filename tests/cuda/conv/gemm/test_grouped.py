@@ -168,9 +168,7 @@ def test_the_model_knows_what_keeps_a_multiprocessor_busy() -> None:
 @pytest.mark.slow
 @needs_nvrtc
 @needs_disassembler
-@pytest.mark.parametrize(
-    ("dtype", "precision", "form"), [form[1:] for form in grouped_plan.forms() if form[0] == "conv"], ids=str
-)
+@pytest.mark.parametrize(("dtype", "precision", "form"), list(grouped_plan.forms()), ids=str)
 def test_the_main_loop_is_what_the_model_takes_it_to_be(
     dtype: str, precision: str, form: grouped_tile.GroupedForm
 ) -> None:

@@ -20,7 +20,7 @@ HALF, SINGLE, SPLIT, DOUBLE = ("float16", "ieee"), ("float32", "tf32"), ("float3
 FORMS = [
     (operands, tile, form)
     for operands in (HALF, SINGLE, SPLIT, DOUBLE)
-    for tile, form in mma_tile.of_filters(fragments.ARITHMETICS[operands], "conv")
+    for tile, form in mma_tile.kernels(fragments.ARITHMETICS[operands])
 ]
 FORMS += [(("bfloat16", "ieee"), tile, form) for operands, tile, form in FORMS[:1]]
 over_forms = pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from gpuconv.cuda.conv.direct import channels as channels_plan
 from gpuconv.cuda.conv.direct import rows as rows_plan
 from gpuconv.cuda.conv.direct.rows import RowForm
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import ffma, pointwise
+from gpuconv.cuda.conv.gemm import ffma, interleaved, pointwise
 from gpuconv.cuda.conv.gemm.base import GemmTile
 from gpuconv.cuda.plan.numbers import RANK
 from gpuconv.cuda.pool import channels as pool_channels
@@ -38,14 +38,16 @@ FORMS = [
 ]
 WholeRows = tuple[Variant, str, GemmTile, bool]
 WHOLE_ROWS: list[WholeRows] = [
+    *((interleaved.variant(*form), *form) for form in interleaved.forms()),
     *((pointwise.variant(*form), *form[1:], True) for form in pointwise.forms() if form[0] == "conv_transpose"),
 ]
+_IN_THREE_AXES = ("conv_transpose_interleaved", "conv_transpose_depth_to_space")
 # As the assembler reports for every kernel; here are those that are compiled for this architecture anyway, without
 # those whose code other tests read.
 LOOKED_AT = {
     group: [one for one in machine_code.looked_at(variants, READ) if not is_read(one)]
     for group, variants in machine_code.groups().items()
-    if group.endswith(("_2d", "_4d")) or group.startswith("conv_transpose_depth_to_space")
+    if group.endswith(("_2d", "_4d")) or group.startswith(_IN_THREE_AXES)
 }
 over_forms = pytest.mark.parametrize(("dtype", "tile", "uniform"), FORMS, ids=str)
 _SINGLY = 8  # instructions that write two neighbours one by one
@@ -178,7 +180,7 @@ def test_plain_products_are_as_efficient_as_the_plan_takes_them_to_be() -> None:
         assert copies == {"LDGSTS.E": 8 + 8, "LDGSTS.E.BYPASS.128": 2}
 
 
-@of_kernels("conv/gemm/depth_to_space.cu")
+@of_kernels("conv/gemm/interleaved.cu", "conv/gemm/depth_to_space.cu")
 @needs_nvrtc
 @needs_disassembler
 @pytest.mark.parametrize("form", WHOLE_ROWS, ids=lambda form: form[0].name)

@@ -54,7 +54,7 @@ def test_weights_are_packed_with_the_taps_of_a_row_in_the_channels_place() -> No
     assert {"w_group": 3840, "w_filter": 120, "w_stride": [40, 20, 5, 1]}.items() <= struct.items()
 
 
-@pytest.mark.parametrize(("taps", "chunk"), [(7, 7), (14, 7), (9, 3), (10, 5), (8, 1), (11, 1), (13, 1), (1, 1)])
+@pytest.mark.parametrize(("taps", "chunk"), [(7, 7), (14, 7), (9, 3), (10, 5), (8, 1), (11, 11), (13, 1), (1, 1)])
 def test_as_many_taps_at_once_as_divide_a_row(taps: int, chunk: int) -> None:
     made = stem((1, 3, 40, 40), (64, 3, 3, taps))
     assert made is not None

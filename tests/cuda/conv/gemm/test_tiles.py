@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuconv.cuda.conv.gemm import base as gemm_base
-from gpuconv.cuda.conv.gemm import matrix, mma, mma_tile, pointwise
+from gpuconv.cuda.conv.gemm import interleaved, matrix, mma, mma_tile, pointwise
 from gpuconv.cuda.conv.gemm.mma_tile import MmaForm
 from gpuconv.cuda.conv.gemm.runs import Runs as Pieces
 from gpuconv.cuda.weight_grad import tiles as weight_grad_tiles
@@ -29,6 +29,7 @@ def test_tiles_on_tensor_cores_are_whole_fragments_of_whole_warps() -> None:
 def test_tiles_of_ffma_are_whole_threads_of_whole_warps() -> None:
     found = [tile for group in gemm_base.TILES.values() for tile in group]
     found += [tile for ways in pointwise.TILES.values() for group in ways.values() for tile in group]
+    found += [tile for group in interleaved._TILES.values() for tile in group]
     assert len(found) > 15
     for tile in found:
         assert (tile.block_m % tile.thread_m, tile.block_n % tile.thread_n) == (0, 0), tile

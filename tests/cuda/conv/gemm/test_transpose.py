@@ -10,7 +10,7 @@ import pytest
 
 import gpuconv
 from gpuconv.cuda.conv import families as conv_families
-from gpuconv.cuda.conv.gemm import ffma, filter_rows, pointwise
+from gpuconv.cuda.conv.gemm import ffma, filter_rows, interleaved, pointwise
 from gpuconv.cuda.conv.problem import Problem
 from gpuconv.cuda.plan import model, offers
 from gpuconv.cuda.plan.launch import Plan
@@ -158,6 +158,26 @@ def test_rows_of_phases_are_left_out_where_they_need_64_bit_indices(x: Ints, w: 
     assert not any("phase_rows" in name for name in names(problem(x, w, **attributes)))
 
 
+# ---------------------------------------------------------------- all phases along W in one block
+
+
+def test_a_block_has_all_phases_along_w() -> None:
+    one = problem((2, 16, 9, 30), (16, 40, 5, 4), strides=[3, 2])
+    made = plan(one, "interleaved_float32_3d_64x64x16_uniform")
+    struct = fields(made)
+    assert made.launches[-1].grid == (3 * -(-2 * 10 * 31 // 64), 1, 1)  # y is 29 x 62; a phase has 10 x 31 columns
+    assert struct["phases"]["divisor"] == 3
+    assert struct["axes"]["phases"]["divisor"].tolist() == [1, 3, 2]
+    assert "all 2 phases along W in one block, which writes neighbours of a row" in made.reasons
+
+
+def test_a_small_shared_memory_leaves_room_for_fewer_tiles() -> None:
+    one = problem((1, 16, 9, 9), (16, 64, 3, 3), "float64", strides=[2, 2])
+    tiles = [{c.name for c in candidates(interleaved, one, limits)} for limits in (HOPPER, ADA)]
+    assert tiles[1] == {"conv_transpose_interleaved_float64_3d_16x128x8_uniform"}
+    assert tiles[1] < tiles[0]
+
+
 # ---------------------------------------------------------------- choosing
 
 
@@ -181,7 +201,7 @@ def test_three_axes_are_the_same_problem() -> None:
 
 
 @pytest.mark.emulator
-@pytest.mark.kernels(*CONV_TRANSPOSE, "conv/gemm/depth_to_space.cu")
+@pytest.mark.kernels(*CONV_TRANSPOSE, "conv/gemm/interleaved.cu", "conv/gemm/depth_to_space.cu")
 def test_every_candidate_is_right_where_all_families_have_some() -> None:
     x, w = values("integers", 1, (2, 16, 5, 9), "float32"), values("nonfinite", 2, (16, 20, 2, 2), "float32")
     exact, seen = oracle.conv_transpose(x, w, strides=[2, 2]), set()
@@ -190,7 +210,7 @@ def test_every_candidate_is_right_where_all_families_have_some() -> None:
             y = gpuconv.conv_transpose(x, w, strides=[2, 2])
         oracle.assert_close(y, exact, "float32")
         seen.add(emulated.launches[-1].variant.name.partition("_float32_")[0])
-    assert seen >= {"conv_transpose", "conv_transpose_depth_to_space"}
+    assert seen >= {"conv_transpose", "conv_transpose_interleaved", "conv_transpose_depth_to_space"}
 
 
 def test_a_transposed_conv_of_its_stride_is_a_product_of_pixels() -> None:

@@ -53,6 +53,7 @@ def plan(x: Ints, dtype: str = "float32", last: bool = False, **attributes: Any)
         ([2, 4], [1, 1], "walks_5xany"),
         ([4, 3], [1, 1], "walks_5xany"),
         ([2, 30], [2, 1], "walks_5xany"),
+        ([13, 3], [1, 1], "walks_13xany"),
     ],
 )
 def test_windows_have_the_kernel_for_as_many_as_reach_an_element(
