@@ -6,7 +6,9 @@ Anything that gpuconv has no dtype for, such as integers, whose sums have no ord
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -27,10 +29,13 @@ def install() -> None:
         if _libraries:
             return
         library = torch.library.Library("aten", "IMPL")
-        for name, function in KERNELS.items():
-            for device in DEVICES:
-                previous = torch.library.get_kernel(f"aten::{name}", device)
-                library.impl(name, _kernel(function, previous), device, with_keyset=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*[Oo]verrid", UserWarning)  # PyTorch's, of kernels that are replaced
+            for name, function in KERNELS.items():
+                for device in DEVICES:
+                    with suppress(RuntimeError):  # builds of PyTorch without CUDA lack some of its kernels
+                        previous = torch.library.get_kernel(f"aten::{name}", device)
+                        library.impl(name, _kernel(function, previous), device, with_keyset=True)
         _libraries.append(library)
 
 

@@ -41,9 +41,9 @@ def _on_cpu(a: Any, b: Any) -> Any:
         return np.zeros(shape, wide)
     y: Any = np.empty(shape, wide)
     work = _blas.operations(y.size * rows.shape[-1], wide)
-    by = _blas.share(work, _threads.count(), thin=True)  # so that BLAS has one thread for every long dot product
+    workers = _blas.workers_for(work, _threads.count(), thin=True)  # one BLAS thread per long dot product
     axis = max(range(y.ndim), key=y.shape.__getitem__)
-    parts = _threads.count() if by is _blas.Share.SHARED else 1
+    parts = _threads.count() if workers is _blas.Workers.POOL else 1
     spans = [slice(y.shape[axis] * part // parts, y.shape[axis] * (part + 1) // parts) for part in range(parts)]
     by_row, by_column = rows[..., :, None, :], columns[..., None, :, :]
 
@@ -53,7 +53,7 @@ def _on_cpu(a: Any, b: Any) -> Any:
         right = by_column if axis == y.ndim - 2 else by_column[place]
         np.vecdot(left, right, out=y[place])
 
-    _blas.run(compute, spans, by)
+    _blas.run(compute, spans, workers)
     return y
 
 

@@ -108,7 +108,8 @@ def test_what_no_forward_call_returns_is_refused(backend: Backend, data: Any, ra
     more: dict[str, Any] = random.choice(({}, PLANE))
     places = in_planes(indices, x.shape) if more else indices
     attributes = {**problem.attributes, **more}
-    possible = gradients.possible_indices(x.shape, y.shape, **attributes)
+    pads = forward_window(problem, y.shape)["pads"]
+    possible = gradients.possible_indices(x.shape, y.shape, **{**attributes, "pads": pads})
     with backend(np.dtype("float32"), problem.rank, seed):
         gpuconv.max_pool_grad(
             y, np.where(np.arange(y.size).reshape(y.shape) % 3 == 0, -1, places), x.shape, **attributes

@@ -117,7 +117,7 @@ def possible_indices(
     pads, found = attributes.get("pads") or [0] * 2 * rank, np.empty(y_shape, object)
     for n, c, *q in np.ndindex(*y_shape):
         first = [at * s - pad for at, s, pad in zip(q, strides, pads[:rank], strict=True)]
-        less = int(numbers[n, c].flat[0]) if indices_in == "plane" else 0
+        less = int(numbers[n, c].flat[0]) if indices_in == "plane" and numbers.size else 0
         found[(n, c, *q)] = {-1} | {
             int(numbers[(n, c, *place)]) - less
             for tap in np.ndindex(*attributes["kernel_shape"])

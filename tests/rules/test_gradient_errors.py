@@ -1,4 +1,4 @@
-"""Special cases of wrong calls of gradients and of unpooling; their messages are tested in test_errors.py."""
+"""Special cases of wrong calls of gradients and of unpooling; tests/rules/test_errors.py has their messages."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def test_derivatives_of_complex_tensors(name: str) -> None:
     assert gradcheck(lambda *tensors: op(*tensors, *values[len(tensors) :]), tensors, fast_mode=True)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:FutureWarning")  # PyTorch's own use of it
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated")  # PyTorch's own use of it
 def test_forward_mode_is_refused() -> None:
     x, w = tensor(0, 1, 2, 5), tensor(1, 3, 2, 3)
     with forward_ad.dual_level(), pytest.raises(gpuconv.ArgumentTypeError, match="no forward-mode derivative"):
