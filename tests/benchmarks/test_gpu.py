@@ -211,7 +211,7 @@ def test_the_first_rows_alone_can_be_asked_for(run: Any) -> None:
 def test_nothing_is_begun_after_the_budget(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     code, written = run(lambda *_: pytest.fail("measured"), budget=1.0)
     assert (code, written["complete"], written["rows"]) == (0, False, [])
-    assert "the budget is spent: 2 of 2 measurements are left out" in capsys.readouterr().out
+    assert "the budget is spent: 2 of 2 rows are missing" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------- the names of PyTorch's kernels
