@@ -147,7 +147,7 @@ def test_known_layers_come_in_float64_too() -> None:
 
 
 def test_variants_are_counted_once() -> None:
-    """Stem has FFMA kernels of 1, 3, 5, 7 and 11 taps, four of 16 bits, two of TF32 and one of 3xTF32, of one source."""
+    """Stem has FFMA kernels of 1, 3, 5, 7 and 11 taps, four of 16 bits, two of TF32 and one of 3xTF32."""
     stem = ("family stem", "source conv/gemm/stem.cu")
     table = Table([decision("Conv", option(1, *stem), option(2, "family few filters"))])
     counts = [table.removed("stem", parts)["variants"] for parts in (stem, stem[:1], stem[1:])]

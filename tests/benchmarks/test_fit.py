@@ -78,7 +78,7 @@ def test_what_no_model_makes_is_refused_with_the_first_sum_that_differs(make: Ca
 def test_a_model_of_one_half_must_explain_the_other() -> None:
     recording = recorded("mma_bf16", hidden(Fused(16, 25)))
     recording.sums[6, 3, 5] = np.nextafter(recording.sums[6, 3, 5], np.float32(np.inf))
-    with pytest.raises(NoModel, match=r"explains one half alone; the other: 1 of 512 differ, first at \[2, 3, 5\]"):
+    with pytest.raises(NoModel, match=r"explains only one half; the other: 1 of 512 differ, first at \[2, 3, 5\]"):
         fit.fit(recording)
     with pytest.raises(NoModel, match="one tile cannot be halved"):
         fit.fit(recording.part(slice(1)))
