@@ -10,18 +10,18 @@ from __future__ import annotations
 
 EQUIVALENT: dict[str, tuple[str, ...]] = {
     "A single channel belongs to the first group.": (
-        "dask/_convolve.py _task: … aken.start) // max(geometry.x_shape[1], 1) or geometry.group, 'strides': geometry …  ->  … aken.start) // max(geometry.x_shape[1], 2) or geometry.group, 'strides': geometry …",  # noqa: E501
+        "dask/_convolve.py _task: … nels.start) // max(geometry.x_shape[1], 1) or geometry.group, 'strides': geometry …  ->  … nels.start) // max(geometry.x_shape[1], 2) or geometry.group, 'strides': geometry …",  # noqa: E501
     ),
     "Small images are multiplied together or separately, with the same results.": (
-        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and (not self.alone) and (prod(positions) < _WIDE):  ->  if count >= 1 and (not self.alone) and (prod(positions) < _WIDE):",  # noqa: E501
-        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and (not self.alone) and (prod(positions) < _WIDE):  ->  if count < 1 and (not self.alone) and (prod(positions) < _WIDE):",  # noqa: E501
-        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and (not self.alone) and (prod(positions) < _WIDE):  ->  if count > 2 and (not self.alone) and (prod(positions) < _WIDE):",  # noqa: E501
-        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and (not self.alone) and (prod(positions) < _WIDE):  ->  if count > 0 and (not self.alone) and (prod(positions) < _WIDE):",  # noqa: E501
-        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and (not self.alone) and (prod(positions) < _WIDE):  ->  if count > 1 and (not self.alone) and (prod(positions) <= _WIDE):",  # noqa: E501
+        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and (not self.invariant) and (prod(positions) < _WIDE):  ->  if count >= 1 and (not self.invariant) and (prod(positions) < _WIDE):",  # noqa: E501
+        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and (not self.invariant) and (prod(positions) < _WIDE):  ->  if count < 1 and (not self.invariant) and (prod(positions) < _WIDE):",  # noqa: E501
+        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and (not self.invariant) and (prod(positions) < _WIDE):  ->  if count > 2 and (not self.invariant) and (prod(positions) < _WIDE):",  # noqa: E501
+        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and (not self.invariant) and (prod(positions) < _WIDE):  ->  if count > 0 and (not self.invariant) and (prod(positions) < _WIDE):",  # noqa: E501
+        "cpu/_scatter.py _ScatteredProduct._parts: if count > 1 and (not self.invariant) and (prod(positions) < _WIDE):  ->  if count > 1 and (not self.invariant) and (prod(positions) <= _WIDE):",  # noqa: E501
     ),
     "No number exceeds infinity.": (
-        "onnx/operators/affine.py _acted: if does.low > -np.inf:  ->  if does.low >= -np.inf:",
-        "onnx/operators/affine.py _acted: return xp.minimum(does.high, y) if does.high < np.inf else y  ->  return xp.minimum(does.high, y) if does.high <= np.inf else y",  # noqa: E501
+        "onnx/operators/affine.py _acted: if parsed.low > -np.inf:  ->  if parsed.low >= -np.inf:",
+        "onnx/operators/affine.py _acted: return xp.minimum(parsed.high, y) if parsed.high < np.inf else y  ->  return xp.minimum(parsed.high, y) if parsed.high <= np.inf else y",  # noqa: E501
     ),
     "The first part of a window may be compared with itself.": (
         "cpu/pool/max_pool.py _compute: for view in views[1:]:  ->  for view in views[0:]:",
@@ -199,7 +199,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "_arrays.py resolve: if type(w) is kind and (b is None or type(b) is kind):  ->  if type(w) is kind and (b is None and type(b) is kind):",  # noqa: E501
     ),
     "Conv and ConvTranspose have one output.": (
-        "cli/check_onnx.py compare: worst = max(worst, _within(\"y (beside the cpu's)\", got[0], _run(test.model, test.inputs, 'cpu')[0], bound))  ->  worst = max(worst, _within(\"y (beside the cpu's)\", got[-1], _run(test.model, test.inputs, 'cpu')[0], bound))",  # noqa: E501
+        "cli/check_onnx.py compare: worst = max(worst, _within(\"y (against the cpu's)\", got[0], _run(test.model, test.inputs, 'cpu')[0], bound))  ->  worst = max(worst, _within(\"y (against the cpu's)\", got[-1], _run(test.model, test.inputs, 'cpu')[0], bound))",  # noqa: E501
     ),
     "Complex numbers have no order, so their lowest value is never used.": (
         "rules/dtypes.py module: … ', 'Complex<double>', 16, 'complex128', 0, False, 'float64'))} …  ->  … ', 'Complex<double>', 16, 'complex128', -1, False, 'float64'))} …",  # noqa: E501
@@ -293,7 +293,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     ),
     "Blocks are described ahead or one by one.": (
         "cpu/_gather.py _work: few",
-        "cpu/pool/_blocks.py cut: few",
+        "cpu/pool/_blocks.py partition: few",
     ),
     "The number of blocks for which the compiler limits registers.": (
         "cuda/conv/direct/few.py module: _BLOCKS_PER_SM",
@@ -304,9 +304,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "cuda/weight_grad/plain.py variant: blocks",
     ),
     "Block sizes, and thresholds between methods: both methods are right.": (
-        "cpu/_gather.py _way",
+        "cpu/_gather.py _choose_algorithm",
         "cpu/_taps.py _run",
-        "cpu/_blas.py module: _LONG",
+        "cpu/_blas.py module: _LONG, _QUIET",
         "cpu/_blas.py module: _SMALL",
         "cpu/_grouped.py _apart",
         "cpu/_grouped.py _has_good_rows",
@@ -464,8 +464,8 @@ EXACT: dict[str, dict[str, tuple[str, ...]]] = {
     "The number of groups divides channels and filters; others are refused before.": {
         "cli/check_onnx.py": ("w_shape[0] // group",),
         "cuda/conv/problem.py": ("out_channels // g.group", "g.w_shape[0] // g.group"),
-        "cuda/conv/gemm/grouped.py": ("problem.group // tile.work.together",),
-        "cuda/conv/gemm/grouped_tile.py": ("self.problem.group // self.together",),
+        "cuda/conv/gemm/grouped.py": ("problem.group // tile.work.joined_groups",),
+        "cuda/conv/gemm/grouped_tile.py": ("self.problem.group // self.joined_groups",),
         "cuda/weight_grad/problem.py": ("self.geometry.w_shape[0] // self.geometry.group",),
         "cuda/conv/wgmma/sources.py": ("source.all_x_channels // problem.group",),
         "onnx/operators/normalizing.py": ("size // groups", "size // owners"),
