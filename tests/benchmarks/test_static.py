@@ -526,5 +526,5 @@ def test_what_misses_the_aims_is_named() -> None:
 def test_without_the_disassembler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulated, "unavailable_reason", lambda: None)
     monkeypatch.setattr(sass, "disassembler", lambda: None)
-    with pytest.raises(static.ArgumentError, match="pip install nvidia-cuda-nvdisasm$"):
+    with pytest.raises(static.ArgumentError, match=r"pip install nvidia-cuda-nvdisasm$"):
         static._device("sm_90a")

@@ -61,7 +61,10 @@ def test_explain_prints_what_the_function_prints(
         (["conv", "1,2,3", "1,2,2", "--pads", "x"], "argument --pads: 'x' is not an integer, or integers such as 1,1"),
         (["conv", "1,2,3"], "conv: w_shape is required, as (16, 3, 3, 3)"),
         (["max_pool", "1,2,3", "--kernel-shape", "2,2"], "kernel_shape"),
-        (["max_pool", "1,2,3", "--kernel-shape", "2,", "--group", "2"], "argument --kernel-shape: '2,' is not an integer"),
+        (
+            ["max_pool", "1,2,3", "--kernel-shape", "2,", "--group", "2"],
+            "argument --kernel-shape: '2,' is not an integer",
+        ),
         (["max_pool", "1,2,3", "--group", "2"], "max_pool has no attribute 'group'"),
         (["conv", "1,2,3", "1,2,2", "--dtype", "float8"], "dtype must be one of float16, bfloat16, float32, float64"),
         (["conv", "1,2,3", "1,2,2", "--arch", "sm_10"], "sm_10"),
