@@ -586,7 +586,9 @@ def accumulation_bound(exact: Exact, dtype: npt.DTypeLike, arithmetic: str) -> A
 def bound(exact: Exact, dtype: npt.DTypeLike, arithmetic: str = "ieee") -> Array:
     """Return the error bound of each element of a result of `dtype`: (K + 1)*u*S + u_out*|y*| + tiny.
 
-    `arithmetic` is "ieee", "tensor cores" (2u for u), "tf32" or "3xtf32" (with a multiple of S added for factors).
+    K is the number of products, S the sum of their magnitudes, u the accumulator's unit roundoff, u_out that of
+    `dtype`, y* the exact value, and tiny half the smallest subnormal number. `arithmetic` is "ieee", "tensor cores"
+    (2u for u), "tf32" or "3xtf32"; the rounded factors of the last two add a multiple of S.
     """
     bits, smallest, _ = FORMATS[np.dtype(dtype).name]
     u_out = 2.0**-bits if bits < 24 else 0.0

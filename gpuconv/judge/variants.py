@@ -78,7 +78,7 @@ def _in_pairs(pads: list[int]) -> list[int]:
 
 
 def _undilated_same(problem: Problem) -> Answer | None:
-    """SAME with padding for the undilated kernel."""
+    """Return the answer of an implementation that pads for SAME as if the kernel were not dilated, if there is one."""
     given, mode = attributes(problem), _plain(problem)
     if problem.case.op not in ("conv", *POOLS) or not mode.startswith("SAME") or "dilations" not in given:
         return None

@@ -101,7 +101,7 @@ def _call_of(
     arguments: dict[str, Any],
     layout: str,
     rank: int,
-    out: tuple[tuple[int, ...], Any] | None,
+    out: tuple[tuple[int, ...], Any] | None = None,
 ) -> Call:
     """Return a call with its layout, and now and then with an ``out`` of a shape and a dtype."""
     if layout == "NHWC":

@@ -137,7 +137,7 @@ def _bound(described: TensorMap, driver: Driver) -> Callable[[int, int], int]:
         rest = *corners, described.channels, described.pixels, steps, *loading
 
     def encode(room: int, address: int) -> int:
-        """Encode for an array's ``address`` into ``room``; return the driver's status."""
+        """Write the CUtensorMap of the array at ``address`` to the host address ``room``; return the CUresult."""
         code: int = function(room, dtype, rank, address, sizes, strides, *rest)
         return code
 

@@ -259,7 +259,7 @@ _KERNEL = Kernel("conv/direct/bands.cu", "conv_bands", "BandsParams", THREADS)
 
 
 def variant(dtype: str, form: BandForm) -> Variant:
-    """Return the kernel variant of a form, for any rank up to three."""
+    """Return the kernel variant (template instantiation) of a dtype and a tile form, for up to three spatial axes."""
     sizes = (form.filters, form.rows, form.kernel_rows, form.kernel_columns)
     blocks = bands_tile.blocks_per_sm(form, dtype)
     return _KERNEL.over(dtype, 3, str(form), types=types(dtype), sizes=sizes, blocks_per_sm=blocks)

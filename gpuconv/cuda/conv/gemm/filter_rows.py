@@ -234,7 +234,7 @@ class PhaseRows(FilterRows):
 
 
 def _of_blocks(axis: Axis) -> Axis:
-    """Return the axis of the GEMM whose columns are blocks of outputs as large as the stride."""
+    """Return a ConvTranspose's axis as the axis of its GEMM: a column is a block of ``stride`` adjacent outputs."""
     # skipped: whole blocks that the padding cuts off
     taps, skipped = -(-axis.taps // axis.stride), axis.pad // axis.stride
     columns = -(-(axis.y + axis.pad) // axis.stride) - skipped

@@ -158,7 +158,7 @@ class GroupedWork:
 
     @property
     def fragments(self) -> float:
-        """Weight fragments per tap and group, the quantity that joining groups minimises."""
+        """Weight fragments of mma per tap and group of the Conv: few if many groups share a tile."""
         return self.depths * self.m_tiles * self.form.block_m / 16 / self.joined_groups
 
 

@@ -151,9 +151,10 @@ def _name(work: WgmmaWork) -> str:
 
 
 def _plan(work: WgmmaWork, limits: Limits) -> Plan:
-    """Return the plan.
+    """Return the plan: launches that pack the weights and copy x where needed, then the GEMM.
 
-    An earlier launch zeroes the split-K tickets. Without one, a separate launch adds the partial sums.
+    With split-K, one of the earlier launches zeroes the counters ("tickets") by which the last block of a tile adds its
+    partial sums. If there is no earlier launch, a second launch after the GEMM adds them.
     """
     source, tickets = work.source, work.divided
     copying: tuple[Launch, ...] = ()

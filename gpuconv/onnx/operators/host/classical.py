@@ -307,11 +307,11 @@ def _tree_classifier(form: Form, x: Any) -> Any:
 
 
 def _of_second(form: Form, scores: Any, votes: tuple[Any, Any, Any]) -> tuple[Any, Any]:
-    """Return class and both scores if all votes are for the same one of two classes.
+    """Return class numbers and both scores of a binary TreeEnsembleClassifier whose leaves all vote for one class.
 
-    The rules are those of converters and ONNX Runtime. The sum of votes decides for the second class: if no weight is
-    negative it is a probability, which must exceed 0.5, otherwise a margin, which must exceed 0. If the votes name the
-    first class, the other score is computed from it.
+    As in ONNX Runtime, a row's sum of votes is compared with a threshold, and above it the class is 1. The threshold is
+    0.5 if no weight is negative, since the sum is a probability then, and 0 otherwise. If the leaves name class 0, the
+    second score is computed from the sum: 1 - sum for probabilities, else -sum.
     """
     _, classes, weights = votes
     score, probable = scores[:, classes[0]], bool((weights >= 0).all())
