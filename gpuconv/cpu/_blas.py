@@ -67,9 +67,13 @@ def parts(operations: int, partition: Partition, thin: bool = False) -> int:
     """Return for how many threads to cut so many operations for each image that the problem is cut for."""
     if partition.invariant:
         return int(min(partition.threads, max(1, operations // _PART)))
-    return (
-        partition.threads if workers_for(operations * partition.images, partition.threads, thin) is Workers.POOL else 1
-    )
+    workers = workers_for(operations * partition.images, partition.threads, thin)
+    return partition.threads if workers is Workers.POOL else 1
+
+
+def equal_slices(size: int, parts: int) -> list[slice]:
+    """Divide an axis of ``size`` elements into so many slices, whose lengths differ by at most one."""
+    return [slice(size * n // parts, size * (n + 1) // parts) for n in range(parts)]
 
 
 def run(function: Callable[[Item], None], items: Sequence[Item], workers: Workers, most: int | None = None) -> None:
@@ -104,7 +108,7 @@ def matmul(a: Array, b: Array) -> Array:
     y: Array = np.empty((*shape, rows, columns), a.dtype)
     axis, size = max(enumerate(y.shape), key=lambda pair: pair[1] if pair[0] in (0, y.ndim - 2, y.ndim - 1) else 0)
     parts = threads if workers is Workers.POOL else 1
-    spans = [slice(size * n // parts, size * (n + 1) // parts) for n in range(parts)]
+    spans = equal_slices(size, parts)
 
     def compute(span: slice) -> None:
         place = (*(slice(None),) * axis, span)

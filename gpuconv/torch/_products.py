@@ -44,7 +44,7 @@ def _on_cpu(a: Any, b: Any) -> Any:
     workers = _blas.workers_for(work, _threads.count(), thin=True)  # one BLAS thread per long dot product
     axis = max(range(y.ndim), key=y.shape.__getitem__)
     parts = _threads.count() if workers is _blas.Workers.POOL else 1
-    spans = [slice(y.shape[axis] * part // parts, y.shape[axis] * (part + 1) // parts) for part in range(parts)]
+    spans = _blas.equal_slices(y.shape[axis], parts)
     by_row, by_column = rows[..., :, None, :], columns[..., None, :, :]
 
     def compute(span: slice) -> None:
